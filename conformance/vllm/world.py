@@ -89,15 +89,15 @@ class Meter:
 class Engine(Process):
     """A vLLM on ports of its own; it comes back on the same ones."""
 
-    def __init__(self, args, logs, name, blocks):
-        self.args, self.logs, self.name, self.blocks = args, logs, name, blocks
+    def __init__(self, args, logs, name, blocks, *flags):
+        self.args, self.logs, self.name, self.blocks, self.flags = args, logs, name, blocks, flags
         self.ports = free_ports(3)
         self.url = f"http://127.0.0.1:{self.ports[0]}"
         self.topic = f"kv@127.0.0.1:{self.ports[0]}@tiny"
 
     def start(self, reporter=None, program=REPORTER):
         ports = [str(port) for port in self.ports]
-        command = [str(HERE / "serve"), self.args.venv, self.args.model, *ports, str(self.blocks)]
+        command = [str(HERE / "serve"), self.args.venv, self.args.model, *ports, str(self.blocks), *self.flags]
         if reporter:
             command = ["python3", str(program), "--worker", self.url, *reporter, "--", *command]
         super().__init__(command, self.logs / f"{self.name}.log", stdout=subprocess.DEVNULL)
@@ -120,12 +120,12 @@ class Gateway(Process):
         rows = [line for line in get(f"{self.admin}/metrics").splitlines() if line.split("{")[0].split(" ")[0] == name]
         return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
 
-    def settle(self):
-        """Until no more events come: the engines have reported all."""
+    def settle(self, quiet=0.8):
+        """Until no more events come for so many seconds: the engines have reported all."""
         def batches():
             return [(worker["events"] or {}).get("stream") for worker in self.workers().values()]
         last, since = batches(), time.monotonic()
-        while time.monotonic() - since < 0.8:
+        while time.monotonic() - since < quiet:
             time.sleep(0.1)
             now = batches()
             if [one and one["next"] for one in now] != [one and one["next"] for one in last]:

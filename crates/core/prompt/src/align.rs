@@ -14,6 +14,7 @@ mod added;
 mod alphabet;
 mod chat;
 mod conversation;
+mod conversion;
 mod normalizer;
 mod part;
 mod pipeline;
@@ -28,6 +29,7 @@ mod vocabulary;
 mod wrapping;
 
 pub use chat::Media;
+pub use conversion::{ChatConversion, CustomTools, InlineSystem, MessagesRules, ResponsesRules, Thinking};
 pub use renderer::{Around, Rendered, Renderer};
 pub use unaligned::{Unaligned, Unrendered};
 pub use vocabulary::{Blocks, UnknownToken, Vocabulary};
@@ -52,6 +54,18 @@ pub struct ModelFiles<'a> {
     pub chat_template: Option<&'a str>,
     /// How the engine's software reads tokenizer.json.
     pub reading: Reading,
+    /// How the engine writes chats.
+    pub chats: ChatFormat,
+}
+
+/// How an engine writes chats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ChatFormat {
+    /// With the model's template.
+    #[default]
+    Template,
+    /// With the harmony library, as vLLM does for gpt-oss. Its texts cannot be followed.
+    Harmony,
 }
 
 /// How an engine's software reads a SentencePiece tokenizer. transformers 5 takes only the vocabulary from
@@ -93,6 +107,11 @@ impl Alignment {
         let config = Json::of("tokenizer_config.json", files.tokenizer_config)?;
         let tokenizer = Tokenizer::read(files.tokenizer, &config, files.reading)?;
         Ok(Alignment { tokenizer, renderer: Renderer::new(files)? })
+    }
+
+    /// The same for an engine that converts requests of other APIs to chats by these rules.
+    pub fn with_conversion(self, conversion: ChatConversion) -> Alignment {
+        Alignment { renderer: self.renderer.with_conversion(conversion), ..self }
     }
 
     /// Table from token ids to bytes.

@@ -26,4 +26,18 @@ impl Api {
             _ => Api::Other,
         }
     }
+
+    /// APIs whose prompts can be compared with what engines report.
+    pub const COMPARED: [Api; 4] = [Api::Chat, Api::Completions, Api::Messages, Api::Responses];
+
+    /// Path of the API; empty for others.
+    pub fn path(self) -> &'static str {
+        match self {
+            Api::Chat => "/v1/chat/completions",
+            Api::Completions => "/v1/completions",
+            Api::Responses => "/v1/responses",
+            Api::Messages => "/v1/messages",
+            Api::Other => "",
+        }
+    }
 }

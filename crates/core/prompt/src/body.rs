@@ -68,11 +68,14 @@ pub(crate) const TEMPLATE_FIELDS: [&str; 8] = [
 
 /// Fields that change how an engine ends or frames a prompt. They are not part of the canonical prompt,
 /// because requests that differ in them share their beginning.
-pub(crate) const FRAME_FIELDS: [&str; 5] = [
+pub(crate) const FRAME_FIELDS: [&str; 8] = [
     "add_generation_prompt",
     "add_special_tokens",
     "continue_final_message",
+    "output_config",
     "prompt_embeds",
+    "reasoning",
+    "thinking",
     "truncate_prompt_tokens",
 ];
 
@@ -107,6 +110,16 @@ impl<'a> PromptFields<'a> {
         match place(&TEMPLATE_FIELDS) {
             Some(field) => self.for_template[field],
             None => place(&FRAME_FIELDS).and_then(|field| self.frame[field]),
+        }
+    }
+
+    /// Sets a field that [`PromptFields::setting`] returns.
+    pub fn set(&mut self, name: &str, value: Option<&'a [u8]>) {
+        let place = |names: &[&str]| names.iter().position(|known| *known == name);
+        if let Some(field) = place(&TEMPLATE_FIELDS) {
+            self.for_template[field] = value;
+        } else if let Some(field) = place(&FRAME_FIELDS) {
+            self.frame[field] = value;
         }
     }
 }
@@ -152,19 +165,21 @@ impl<'a> Body<'a> {
             other => {
                 let value = Some(value.value()?).filter(|value| *value != b"null");
                 let place = |names: &[&str]| names.iter().position(|name| name.as_bytes() == other);
-                if let Some(field) = place(&TEMPLATE_FIELDS) {
-                    self.prompt.for_template[field] = value;
-                } else if let Some(field) = place(&FRAME_FIELDS) {
-                    self.prompt.frame[field] = value;
-                } else if let Some(field) = place(&ANSWER_FIELDS) {
+                if let Some(field) = place(&ANSWER_FIELDS) {
                     self.answer_max[field] = value;
+                } else if let Ok(name) = std::str::from_utf8(other) {
+                    self.prompt.set(name, value);
                 }
             }
         }
         Ok(())
     }
 
+    /// Clients of the Responses API send `"prompt": null` beside `input`.
     fn turns(&mut self, key: TurnsKey, value: &'a [u8]) {
+        if value == b"null" && self.prompt.turns.is_some() {
+            return;
+        }
         self.prompt.turns_key = key;
         self.prompt.turns = Some(value);
     }

@@ -1,7 +1,7 @@
 //! Fuzz target: model files are read or refused with a reason, and prompts can be written with files that
 //! were read.
 
-use crate::{Alignment, Api, Body, ModelFiles, Reading, Unaligned};
+use crate::{Alignment, Api, Body, ChatConversion, ModelFiles, Reading, Unaligned};
 
 /// Separates tokenizer.json, tokenizer_config.json and the chat template in an input.
 const BETWEEN: &[u8] = b"\n----\n";
@@ -9,6 +9,17 @@ const BETWEEN: &[u8] = b"\n----\n";
 const CHAT: &[u8] =
     br#"{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":"h\u00e9 <s>"}],
     "tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}"#;
+
+const MESSAGES: &[u8] =
+    br#"{"model":"m","system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"<s>"},
+    {"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]},
+    {"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"h\u00e9"}]}],
+    "tools":[{"name":"f","input_schema":{}}]}"#;
+
+const RESPONSES: &[u8] = br#"{"model":"m","instructions":"s","input":[{"role":"user","content":"<s>"},
+    {"type":"function_call","call_id":"c","name":"f","arguments":"{}"},
+    {"type":"function_call_output","call_id":"c","output":"h\u00e9"}],
+    "tools":[{"type":"function","name":"f","parameters":{}}]}"#;
 
 /// Runs the target on an input.
 pub fn model(input: &[u8]) {
@@ -28,7 +39,10 @@ pub fn model(input: &[u8]) {
             ..ModelFiles::default()
         };
         match Alignment::new(&files) {
-            Ok(alignment) => prompts_are_written_or_refused(&alignment),
+            Ok(alignment) => {
+                let alignment = alignment.with_conversion(ChatConversion::of_vllm("0.32.0"));
+                prompts_are_written_or_refused(&alignment);
+            }
             Err(why) => assert!(has_reason(&why)),
         }
     }
@@ -40,9 +54,11 @@ fn has_reason(why: &Unaligned) -> bool {
 
 /// Checks that a request always gives the same bytes, and that `reported_bytes` is within them.
 fn prompts_are_written_or_refused(alignment: &Alignment) {
-    let body = Body::read(CHAT).expect("it is JSON");
     let (mut first, mut second) = (Vec::new(), Vec::new());
-    for api in [Api::Chat, Api::Completions] {
+    let requests =
+        [(Api::Chat, CHAT), (Api::Completions, CHAT), (Api::Messages, MESSAGES), (Api::Responses, RESPONSES)];
+    for (api, body) in requests {
+        let body = Body::read(body).expect("it is JSON");
         let written = alignment.write_prompt(&body, api, 1_794_702_240, &mut first);
         let again = alignment.write_prompt(&body, api, 1_794_702_240, &mut second);
         match (written, again) {

@@ -24,8 +24,9 @@ mod prefix;
 mod prompt_length;
 
 pub use align::{
-    Alignment, Around, Blocks, Media, ModelFiles, Reading, Rendered, Renderer, Unaligned, UnknownToken,
-    Unrendered, Vocabulary, Written,
+    Alignment, Around, Blocks, ChatConversion, ChatFormat, CustomTools, InlineSystem, Media, MessagesRules,
+    ModelFiles, Reading, Rendered, Renderer, ResponsesRules, Thinking, Unaligned, UnknownToken, Unrendered,
+    Vocabulary, Written,
 };
 pub use api::Api;
 pub use body::{Body, SessionField};

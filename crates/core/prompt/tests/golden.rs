@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use warmroute_prompt::{Alignment, Api, Body, ModelFiles, Renderer, Unrendered};
+use warmroute_prompt::{
+    Alignment, Api, Around, Body, ChatConversion, Media, ModelFiles, Rendered, Renderer, Unrendered,
+};
 
 /// 2025-07-07 14:02 UTC, the generator's clock.
 const NOW_UNIX_S: u64 = 1_751_896_920;
@@ -60,6 +62,44 @@ fn every_template_renders_every_request_as_the_engine() {
     assert!(compared >= 9 * 19, "{compared}");
 }
 
+/// `data/make_conversions.py` wrote the expected texts: each version converted the requests, 0.32.0 rendered them.
+#[test]
+fn other_apis_are_rendered_as_each_version_of_the_engine_renders_them() {
+    let requests = |path: &str| -> BTreeMap<String, Box<RawValue>> {
+        serde_json::from_slice(&std::fs::read(data(path)).unwrap()).unwrap()
+    };
+    let apis = [
+        ("messages", Api::Messages, requests("messages.json")),
+        ("responses", Api::Responses, requests("responses.json")),
+    ];
+    let mut compared = 0;
+    for (version, templates) in json_of("conversions.json").as_object().unwrap() {
+        let conversion = ChatConversion::of_vllm(version);
+        for (name, expected) in templates.as_object().unwrap() {
+            let source = std::fs::read_to_string(data(&format!("templates/{name}.jinja"))).unwrap();
+            let alignment = alignment(&source).with_conversion(conversion);
+            for (api_name, api, requests) in &apis {
+                for (request, body) in requests {
+                    let mut text = String::new();
+                    let body = Body::read(body.get().as_bytes()).unwrap();
+                    let rendered = alignment.renderer().render(&body, *api, NOW_UNIX_S, &mut text);
+                    let truth = expected[api_name][request].as_str();
+                    let case = format!("{version} / {name} / {api_name} / {request}");
+                    match rendered {
+                        // Of a request that an older version refuses nothing is cached, whatever we render.
+                        Ok(_) if truth.is_none() && version != "0.32.0" => {}
+                        Ok(_) => assert_eq!(Some(&*text), truth, "{case}"),
+                        Err(Unrendered::Api) => assert_eq!((&version[..4], *api), ("0.24", Api::Responses)),
+                        Err(problem) => assert_eq!(truth, None, "{case}: {problem}"),
+                    }
+                    compared += usize::from(truth.is_some());
+                }
+            }
+        }
+    }
+    assert!(compared >= 350, "{compared}");
+}
+
 fn write(template: &str, api: Api, body: &Value) -> Result<(String, usize), Unrendered> {
     let body = body.to_string();
     let mut out = Vec::new();
@@ -96,6 +136,7 @@ fn unsupported_requests_are_refused_with_a_reason() {
     for (api, body, reason) in [
         (Api::Responses, json!({"input": "Hi"}), Unrendered::Api),
         (Api::Messages, json!({"messages": chat}), Unrendered::Api),
+        (Api::Messages, json!({"input": "Hi"}), Unrendered::Shape),
         (Api::Chat, json!({"prompt": "Hi"}), Unrendered::Shape),
         (Api::Chat, json!({}), Unrendered::Shape),
         (Api::Chat, json!({"messages": chat, "chat_template": "x"}), Unrendered::OwnTemplate),
@@ -141,4 +182,43 @@ fn a_template_may_be_in_the_configuration_alone_or_in_a_list() {
         ("D".to_owned(), "T".to_owned())
     );
     assert_eq!(render(Value::Null, plain), Err(Unrendered::NoTemplate));
+}
+
+#[test]
+fn images_of_other_apis_end_reported_matching_too() {
+    let conversion = ChatConversion::of_vllm("0.32.0");
+    let reach = |api: Api, body: &Value| {
+        let (body, mut out) = (body.to_string(), Vec::new());
+        let body = Body::read(body.as_bytes()).unwrap();
+        let written =
+            alignment(PLAIN).with_conversion(conversion).write_prompt(&body, api, 0, &mut out).unwrap();
+        String::from_utf8_lossy(&out[..written.reported_bytes]).into_owned()
+    };
+    let image =
+        json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
+    let seen =
+        json!({"messages": [{"role": "user", "content": "before"}, {"role": "user", "content": [image]}]});
+    assert_eq!(reach(Api::Messages, &seen), "<user>before<user>");
+    let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "shot"}, image]});
+    let shot =
+        json!({"messages": [{"role": "user", "content": [result, {"type": "text", "text": "after"}]}]});
+    assert_eq!(reach(Api::Messages, &shot), "<tool>shot<user>", "images follow their result");
+    let input = json!({"input": [{"role": "user", "content": [
+        {"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]}]});
+    assert!(reach(Api::Responses, &input).ends_with("<user>"), "after the token that the tokenizer adds");
+}
+
+/// Seen on a real vLLM 0.32.0: the prompt of a Responses request has two first tokens.
+#[test]
+fn only_the_responses_api_adds_special_tokens_to_a_template() {
+    let alignment = alignment(PLAIN).with_conversion(ChatConversion::of_vllm("0.32.0"));
+    for (api, body, around) in [
+        (Api::Responses, r#"{"input":"Hi"}"#, Around::SpecialTokens),
+        (Api::Messages, r#"{"messages":[{"role":"user","content":"Hi"}]}"#, Around::Nothing),
+        (Api::Chat, r#"{"messages":[{"role":"user","content":"Hi"}]}"#, Around::Nothing),
+    ] {
+        let body = Body::read(body.as_bytes()).unwrap();
+        let rendered = alignment.renderer().render(&body, api, 0, &mut String::new());
+        assert_eq!(rendered, Ok(Rendered::Text { around, media: Media::None }), "{api:?}");
+    }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use warmroute_router::{Family, Matching};
+use warmroute_tokens::parity::PresumedApi;
 
 use crate::matching::ModelMatching;
 
@@ -24,6 +25,8 @@ pub struct PromptFormat {
     pub fingerprint: u64,
     /// How prompts are compared with KV events.
     pub matching: ModelMatching,
+    /// APIs whose prompts are not compared.
+    pub presumed_apis: Vec<PresumedApi>,
 }
 
 /// Too many different formats for one model.
@@ -62,8 +65,14 @@ struct Families {
 struct FamilyGroup {
     format: FamilyMatching,
     fingerprint: u64,
-    /// The engines and the model names of each.
-    engines: BTreeMap<String, Vec<String>>,
+    engines: BTreeMap<String, AlignedEngine>,
+}
+
+/// An engine of a family.
+struct AlignedEngine {
+    /// The names of its models.
+    names: Vec<String>,
+    presumed_apis: Vec<PresumedApi>,
 }
 
 impl Alignments {
@@ -83,6 +92,13 @@ impl Alignments {
         groups.rebuild_by_model();
     }
 
+    /// The APIs whose prompts are not compared with an engine's KV events; `None` if the engine is not aligned.
+    pub(crate) fn presumed_apis(&self, engine: &str) -> Option<Vec<PresumedApi>> {
+        let groups = self.groups.read();
+        let aligned = groups.groups.iter().find_map(|group| group.engines.get(engine))?;
+        Some(aligned.presumed_apis.clone())
+    }
+
     /// The formats of a model's prompts; `None` if no engine is aligned.
     pub(crate) fn for_model(&self, model: &str) -> Option<Arc<[FamilyMatching]>> {
         self.groups.read().by_model.get(model).cloned()
@@ -91,11 +107,11 @@ impl Alignments {
 
 impl Families {
     fn join(&mut self, engine: &str, format: PromptFormat) -> Result<Matching, TooManyFamilies> {
-        let PromptFormat { names, fingerprint, matching } = format;
+        let PromptFormat { names, fingerprint, matching, presumed_apis } = format;
         let alike =
             self.groups.iter_mut().find(|group| group.fingerprint == fingerprint && group.serves_any(&names));
         if let Some(group) = alike {
-            group.engines.insert(engine.to_owned(), names);
+            group.engines.insert(engine.to_owned(), AlignedEngine { names, presumed_apis });
             return Ok(group.format.matching.of_family(&group.format.family));
         }
         let is_full =
@@ -105,7 +121,7 @@ impl Families {
         }
         let family = self.name(names.first().map_or("", String::as_str), fingerprint);
         let joined = matching.of_family(&family);
-        let engines = BTreeMap::from([(engine.to_owned(), names)]);
+        let engines = BTreeMap::from([(engine.to_owned(), AlignedEngine { names, presumed_apis })]);
         self.groups.push(FamilyGroup { format: FamilyMatching { family, matching }, fingerprint, engines });
         Ok(joined)
     }
@@ -130,7 +146,7 @@ impl Families {
     fn rebuild_by_model(&mut self) {
         let mut by_model: BTreeMap<String, Vec<FamilyMatching>> = BTreeMap::new();
         for group in &self.groups {
-            let names: BTreeSet<&String> = group.engines.values().flatten().collect();
+            let names: BTreeSet<&String> = group.engines.values().flat_map(|engine| &engine.names).collect();
             for name in names {
                 by_model.entry(name.clone()).or_default().push(group.format.clone());
             }
@@ -141,7 +157,7 @@ impl Families {
 
 impl FamilyGroup {
     fn serves_any(&self, names: &[String]) -> bool {
-        self.engines.values().flatten().any(|name| names.contains(name))
+        self.engines.values().flat_map(|engine| &engine.names).any(|name| names.contains(name))
     }
 }
 
@@ -155,6 +171,7 @@ mod tests {
             names: names.iter().map(ToString::to_string).collect(),
             fingerprint,
             matching: byte_level(),
+            presumed_apis: Vec::new(),
         }
     }
 

@@ -81,9 +81,10 @@ pub(crate) struct Metrics {
 }
 
 /// Reasons why a prompt cannot be rendered in its engine's format.
-const UNRENDERED: [&str; 11] = [
+const UNRENDERED: [&str; 12] = [
     "api",
     "busy",
+    "harmony",
     "nothing_to_continue",
     "no_template",
     "own_template",

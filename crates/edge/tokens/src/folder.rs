@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use warmroute_prompt::{ModelFiles, Reading};
+use warmroute_prompt::{ChatFormat, ModelFiles, Reading};
 
 /// Largest file of a tokenizer; the largest known are half of this.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -121,6 +121,7 @@ impl ModelFolder {
             tokenizer_config: self.file("tokenizer_config.json")?,
             special_tokens_map: self.file("special_tokens_map.json")?,
             chat_template: self.template()?,
+            config: self.file("config.json")?,
         })
     }
 
@@ -156,6 +157,8 @@ pub struct ModelText {
     pub special_tokens_map: Option<Vec<u8>>,
     /// chat_template.jinja
     pub chat_template: Option<String>,
+    /// config.json
+    pub config: Option<Vec<u8>>,
 }
 
 impl ModelText {
@@ -167,6 +170,22 @@ impl ModelText {
             special_tokens_map: self.special_tokens_map.as_deref(),
             chat_template: self.chat_template.as_deref(),
             reading,
+            chats: self.chats(),
+        }
+    }
+
+    /// How engines write this model's chats.
+    pub fn chats(&self) -> ChatFormat {
+        #[derive(serde::Deserialize)]
+        struct ModelConfig {
+            model_type: String,
+        }
+        let config =
+            self.config.as_deref().and_then(|config| serde_json::from_slice::<ModelConfig>(config).ok());
+        // vLLM asks for the same type.
+        match config.is_some_and(|config| config.model_type == "gpt_oss") {
+            true => ChatFormat::Harmony,
+            false => ChatFormat::Template,
         }
     }
 }
@@ -241,5 +260,14 @@ mod tests {
         write(home.path(), "chat_template.json", r#"{"chat_template":"{{ y }}"}"#);
         let folder = ModelFolder::find(home.path().to_str().unwrap(), &HubCache::at("/nowhere")).unwrap();
         assert_eq!(folder.read().unwrap().chat_template.unwrap(), "{{ y }}");
+    }
+
+    #[test]
+    fn a_model_of_harmony_is_known_by_its_configuration() {
+        let chats = |config: &str| ModelText { config: Some(config.into()), ..ModelText::default() }.chats();
+        assert_eq!(chats(r#"{"model_type":"gpt_oss","vocab_size":201088}"#), ChatFormat::Harmony);
+        assert_eq!(chats(r#"{"model_type":"llama"}"#), ChatFormat::Template);
+        assert_eq!(chats("broken"), ChatFormat::Template);
+        assert_eq!(ModelText::default().chats(), ChatFormat::Template);
     }
 }

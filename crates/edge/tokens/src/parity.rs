@@ -5,10 +5,12 @@
 //! the worker is matched in bytes. If they equal our tokenizer's tokens, it is matched in tokens. Otherwise the engine
 //! renders prompts differently, and its cache is presumed. The verdict names the first difference.
 
+mod conversion;
 mod difference;
 mod judge;
 mod samples;
 
+pub use conversion::{ConversionEndpoint, ConversionVerdict, PresumedApi, check_conversion};
 pub use difference::Difference;
 pub use judge::{Reason, Verdict, judge};
 pub use samples::{Sample, samples};
@@ -16,6 +18,7 @@ pub use samples::{Sample, samples};
 use std::future::Future;
 
 use serde_json::Value;
+use warmroute_prompt::{Api, ChatFormat};
 
 use crate::Model;
 
@@ -39,7 +42,10 @@ pub trait TokenizeEndpoint {
 /// Asks an engine about all samples and judges its responses. `unix_s` is for templates that print the date.
 pub async fn check(engine: &impl TokenizeEndpoint, served_name: &str, model: &Model, unix_s: u64) -> Verdict {
     let mut answers = Vec::new();
-    for sample in samples(model.text()) {
+    // vLLM's /tokenize renders the template of every model, even where it serves chats without it.
+    let is_asked =
+        |sample: &Sample| model.text().chats() == ChatFormat::Template || sample.api == Api::Completions;
+    for sample in samples(model.text()).into_iter().filter(is_asked) {
         match engine.tokenize(sample.question(served_name)).await {
             Answer::Json(body) => match tokens(&body) {
                 Some(tokens) => answers.push((sample, tokens)),

@@ -8,8 +8,11 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use warmroute_prompt::{Api, Body, Reading, Rendered, Renderer};
-use warmroute_tokens::parity::{Answer, Reason, Sample, TokenizeEndpoint, Verdict, check, judge, samples};
+use warmroute_prompt::{Api, Body, ChatConversion, InlineSystem, Reading, Rendered, Renderer};
+use warmroute_tokens::parity::{
+    Answer, ConversionEndpoint, ConversionVerdict, Reason, Sample, TokenizeEndpoint, Verdict, check,
+    check_conversion, judge, samples,
+};
 use warmroute_tokens::{Encoder, HubCache, Model, ModelText};
 
 const CHAT: &str = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}</s>{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}[assistant]{% endif %}";
@@ -33,6 +36,7 @@ fn text(tokenizer: &str, template: &str, change: impl Fn(&mut Value)) -> ModelTe
         tokenizer_config: Some(br#"{"bos_token":"<s>","eos_token":"</s>"}"#.to_vec()),
         special_tokens_map: None,
         chat_template: Some(template.to_owned()),
+        config: None,
     }
 }
 
@@ -164,4 +168,116 @@ fn samples_cover_known_differences() {
     ] {
         assert!(all.contains(needed), "{needed}");
     }
+}
+
+/// An engine that converts requests of other APIs by some version's rules.
+struct Converter {
+    engine: Engine,
+    version: Option<&'static str>,
+    conversion: ChatConversion,
+    /// Tokens that it adds to every prompt.
+    more: usize,
+}
+
+impl Converter {
+    fn new(version: Option<&'static str>, change: impl Fn(&mut ChatConversion)) -> Converter {
+        let engine = Engine::new(&text("bytes.json", CHAT, |_| {}), Reading::AsFiled);
+        let mut conversion = ChatConversion::of_vllm(version.unwrap_or("0.32.0"));
+        change(&mut conversion);
+        let Engine { renderer, encoder } = engine;
+        let engine = Engine { renderer: renderer.with_conversion(conversion), encoder };
+        Converter { engine, version, conversion, more: 0 }
+    }
+
+    fn ids(&self, body: &str, api: Api) -> Option<Vec<u32>> {
+        let mut text = String::new();
+        match self.engine.renderer.render(&Body::read(body.as_bytes()).unwrap(), api, 0, &mut text).ok()? {
+            Rendered::Text { around, .. } => {
+                let mut ids = self.engine.encoder.encode(&text, around).unwrap();
+                ids.extend(vec![0; self.more]);
+                Some(ids)
+            }
+            Rendered::Ids(_) => None,
+        }
+    }
+
+    async fn check(&self) -> ConversionVerdict {
+        let model = Model::new(text("bytes.json", CHAT, |_| {})).unwrap();
+        check_conversion(self, "m", &model, Reading::AsFiled, 0).await
+    }
+}
+
+fn json_answer(value: Option<Value>) -> Answer {
+    value.map_or(Answer::Refused("refused".to_owned()), |value| Answer::Json(value.to_string().into_bytes()))
+}
+
+impl ConversionEndpoint for Converter {
+    async fn version(&self) -> Option<String> {
+        self.version.map(str::to_owned)
+    }
+
+    async fn count_tokens(&self, body: String) -> Answer {
+        json_answer(self.ids(&body, Api::Messages).map(|ids| json!({"input_tokens": ids.len()})))
+    }
+
+    async fn render_response(&self, body: String) -> Answer {
+        json_answer(self.ids(&body, Api::Responses).map(|ids| json!({"token_ids": ids})))
+    }
+}
+
+fn presumed(verdict: &ConversionVerdict) -> Vec<Api> {
+    verdict.presumed.iter().map(|one| one.api).collect()
+}
+
+#[tokio::test]
+async fn an_engine_that_converts_as_its_version_says_is_precise() {
+    for version in ["0.27.1", "0.31.0", "0.32.0"] {
+        let engine = Converter::new(Some(version), |_| {});
+        let verdict = engine.check().await;
+        assert_eq!((verdict.conversion, presumed(&verdict)), (engine.conversion, vec![]), "{version}");
+    }
+}
+
+#[tokio::test]
+async fn the_place_of_inline_system_messages_is_found_by_counting() {
+    // vLLM before 0.31 keeps them in place if it was started with --chat-template.
+    let engine = Converter::new(Some("0.30.0"), |conversion| {
+        conversion.messages.as_mut().unwrap().inline_system = InlineSystem::InPlace;
+    });
+    let verdict = engine.check().await;
+    assert_eq!((verdict.conversion, presumed(&verdict)), (engine.conversion, vec![]));
+}
+
+#[tokio::test]
+async fn an_engine_that_converts_in_another_way_is_presumed_for_a_reason() {
+    let engine = Converter { more: 1, ..Converter::new(Some("0.32.0"), |_| {}) };
+    let verdict = engine.check().await;
+    assert_eq!(verdict.conversion, ChatConversion::default());
+    assert_eq!(presumed(&verdict), [Api::Messages, Api::Responses]);
+    let why = &verdict.presumed[0].why;
+    assert!(why.contains("tokens in a Messages request, the router"), "{why}");
+}
+
+#[tokio::test]
+async fn versions_whose_rules_are_not_known_are_named() {
+    let verdict = Converter::new(Some("0.26.0"), |_| {}).check().await;
+    assert_eq!(presumed(&verdict), [Api::Responses]);
+    assert!(verdict.presumed[0].why.contains("0.26.0") && verdict.presumed[0].why.contains("0.27"));
+    assert!(verdict.conversion.messages.is_some());
+    let silent = Converter::new(None, |_| {}).check().await;
+    assert_eq!(presumed(&silent), [Api::Messages, Api::Responses]);
+    assert!(silent.presumed[0].why.contains("GET /version"));
+}
+
+#[tokio::test]
+async fn chats_of_a_harmony_model_are_presumed_though_tokenize_agrees() {
+    let config = Some(br#"{"model_type":"gpt_oss"}"#.to_vec());
+    let files = ModelText { config, ..text("bytes.json", CHAT, |_| {}) };
+    let engine = Converter::new(Some("0.32.0"), |_| {});
+    // The engine's /tokenize renders the template, which it does not use for chats.
+    let verdict = check(&engine.engine, "m", &Model::new(files.clone()).unwrap(), 0).await;
+    assert!(matches!(verdict, Verdict::Bytes(..)), "completions are compared: {verdict:?}");
+    let verdict = check_conversion(&engine, "m", &Model::new(files).unwrap(), Reading::AsFiled, 0).await;
+    assert_eq!(presumed(&verdict), [Api::Chat, Api::Messages, Api::Responses]);
+    assert!(verdict.presumed[0].why.contains("harmony"));
 }

@@ -8,13 +8,14 @@
 
 use minijinja::Value;
 
-use super::conversation::Conversation;
+use super::conversation::{Conversation, FunctionKeys};
+use super::conversion::TemplateTraits;
 use super::template::Template;
 use super::tree::Json;
 use super::unaligned::{Unaligned, Unrendered};
 use super::values::value_of;
 use super::wrapping::content;
-use crate::body::PromptFields;
+use crate::body::{PromptFields, TurnsKey};
 use crate::json::Cursor;
 
 /// Whether a prompt contains images or other media.
@@ -56,7 +57,12 @@ pub(crate) struct Chat {
     tool_use: Option<Template>,
     /// `bos_token` and the like.
     special_tokens: Vec<(Value, Value)>,
+    /// What conversions to a chat must know.
+    pub traits: TemplateTraits,
 }
+
+/// Reasoning efforts of Anthropic's API.
+const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 
 impl Chat {
     /// Reads the template file, or else tokenizer_config.json; `None` if neither has a template.
@@ -69,11 +75,32 @@ impl Chat {
         let Some(default) = file.or(listed.text()).or_else(|| named("default")) else { return Ok(None) };
         // A template file has one template; only a list has a second one.
         let tool_use = if file.is_some() { None } else { named("tool_use") };
-        Ok(Some(Chat {
-            default: Template::new(default)?,
-            tool_use: tool_use.map(Template::new).transpose()?,
-            special_tokens: special_tokens(config, token_map),
-        }))
+        let (default, tool_use) = (Template::new(default)?, tool_use.map(Template::new).transpose()?);
+        let refuses_late_system = default.refuses_late_system
+            || tool_use.as_ref().is_some_and(|template| template.refuses_late_system);
+        let traits = TemplateTraits { refuses_late_system, disabled_effort: "none" };
+        let chat = Chat { default, tool_use, special_tokens: special_tokens(config, token_map), traits };
+        let disabled_effort = chat.disabled_effort();
+        Ok(Some(Chat { traits: TemplateTraits { disabled_effort, ..traits }, ..chat }))
+    }
+
+    /// The reasoning effort by which vLLM disables thinking: `none`, or `low` if the template refuses `none` or
+    /// renders it as it renders another effort.
+    fn disabled_effort(&self) -> &'static str {
+        let rendered = |effort: &str| {
+            let effort = format!("\"{effort}\"");
+            let mut fields = PromptFields {
+                turns: Some(br#"[{"role":"user","content":"Hi"}]"#),
+                ..PromptFields::default()
+            };
+            fields.set("reasoning_effort", Some(effort.as_bytes()));
+            let mut text = String::new();
+            self.render(&fields, 0, &mut text).ok().map(|_| text)
+        };
+        match rendered("none") {
+            Some(none) if EFFORTS.iter().all(|effort| rendered(effort).as_ref() != Some(&none)) => "none",
+            _ => "low",
+        }
     }
 
     /// Renders a chat into `text`, which is empty.
@@ -87,7 +114,11 @@ impl Chat {
         let has_tools = variables.tools.as_ref().is_some_and(|tools| !tools.is_none());
         let template = self.tool_use.as_ref().filter(|_| has_tools).unwrap_or(&self.default);
         let messages = fields.turns.ok_or(Unrendered::Shape)?;
-        let mut conversation = Conversation::read(messages, template.format)?;
+        let keys = match fields.turns_key {
+            TurnsKey::Input => FunctionKeys::NameFirst,
+            _ => FunctionKeys::ArgumentsFirst,
+        };
+        let mut conversation = Conversation::read(messages, template.format, keys)?;
         if !template.knows_developer {
             conversation.without_developers();
         }

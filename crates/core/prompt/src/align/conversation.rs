@@ -28,6 +28,15 @@ struct Message {
     others: Vec<(&'static str, Value)>,
 }
 
+/// Order of the keys of a called function, which templates that print whole calls show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FunctionKeys {
+    /// vLLM's data type for chats sorts the keys.
+    ArgumentsFirst,
+    /// vLLM writes the calls of Responses requests itself.
+    NameFirst,
+}
+
 #[derive(Debug)]
 enum Content {
     Text(Value),
@@ -36,11 +45,15 @@ enum Content {
 
 impl Conversation {
     /// Reads `messages`.
-    pub fn read(messages: &[u8], format: ContentFormat) -> Result<Conversation, Unrendered> {
+    pub fn read(
+        messages: &[u8],
+        format: ContentFormat,
+        keys: FunctionKeys,
+    ) -> Result<Conversation, Unrendered> {
         let mut conversation = Conversation { messages: Vec::new(), has_media: false };
         let (mut failed, mut scratch) = (None, Vec::new());
         let walked = Cursor::new(messages).array(|message| {
-            match Fields::read(message, &mut scratch)?.message(format) {
+            match Fields::read(message, &mut scratch)?.message(format, keys) {
                 Ok((message, has_media)) => {
                     conversation.messages.push(message);
                     conversation.has_media |= has_media;
@@ -214,7 +227,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Builds the message. Also returns whether it contains media.
-    fn message(mut self, format: ContentFormat) -> Result<(Message, bool), Unrendered> {
+    fn message(mut self, format: ContentFormat, keys: FunctionKeys) -> Result<(Message, bool), Unrendered> {
         let role = self.role.clone().filter(|role| role.as_str().is_some()).ok_or(Unrendered::Shape)?;
         let mut parts = parts_of(std::mem::take(&mut self.content))?;
         if role.as_str() == Some("system") {
@@ -224,7 +237,7 @@ impl<'a> Fields<'a> {
         let mut content = content_of(parts, format);
         let mut others = Vec::new();
         match role.as_str() {
-            Some("assistant") => self.assistant(&mut others)?,
+            Some("assistant") => self.assistant(keys, &mut others)?,
             Some("tool") => {
                 push(&mut others, "tool_call_id", self.tool_call_id)?;
                 content = tool_content(content);
@@ -239,9 +252,13 @@ impl<'a> Fields<'a> {
         Ok((Message { role, content, others }, has_media))
     }
 
-    fn assistant(&self, others: &mut Vec<(&'static str, Value)>) -> Result<(), Unrendered> {
+    fn assistant(
+        &self,
+        keys: FunctionKeys,
+        others: &mut Vec<(&'static str, Value)>,
+    ) -> Result<(), Unrendered> {
         if let Some(calls) = self.tool_calls.filter(is_given) {
-            let calls = tool_calls(calls)?;
+            let calls = tool_calls(calls, keys)?;
             if !calls.is_empty() {
                 others.push(("tool_calls", Value::from(calls)));
             }
@@ -333,7 +350,7 @@ fn tool_content(content: Content) -> Content {
 }
 
 /// Tool calls with the keys that vLLM knows in its order, then others, and arguments as a map.
-fn tool_calls(calls: &[u8]) -> Result<Vec<Value>, Unrendered> {
+fn tool_calls(calls: &[u8], keys: FunctionKeys) -> Result<Vec<Value>, Unrendered> {
     let calls = value_of(calls)?;
     let calls = calls.try_iter().map_err(|_| Unrendered::Shape)?;
     calls
@@ -344,7 +361,11 @@ fn tool_calls(calls: &[u8]) -> Result<Vec<Value>, Unrendered> {
             }
             let function = call.get_attr("function").map_err(|_| Unrendered::Shape)?;
             let arguments = arguments_of(&function.get_attr("arguments").unwrap_or_default());
-            let function = reordered(&function, &["arguments", "name"], &[("arguments", arguments)])?;
+            let order = match keys {
+                FunctionKeys::ArgumentsFirst => ["arguments", "name"],
+                FunctionKeys::NameFirst => ["name", "arguments"],
+            };
+            let function = reordered(&function, &order, &[("arguments", arguments)])?;
             reordered(&call, &["id", "function", "type"], &[("function", function)])
         })
         .collect()
@@ -390,7 +411,10 @@ mod tests {
     use super::*;
 
     fn read(messages: &str, format: ContentFormat) -> String {
-        Conversation::read(messages.as_bytes(), format).unwrap().into_value().to_string()
+        Conversation::read(messages.as_bytes(), format, FunctionKeys::ArgumentsFirst)
+            .unwrap()
+            .into_value()
+            .to_string()
     }
 
     /// The messages and both results come from vLLM 0.32.0's own functions.
@@ -421,7 +445,8 @@ mod tests {
     #[test]
     fn developers_join_the_system_prompt_where_the_template_does_not_know_them() {
         let messages = r#"[{"role":"system","content":"A"},{"role":"user","content":"U"},{"role":"developer","content":[{"type":"text","text":"B"}]}]"#;
-        let mut conversation = Conversation::read(messages.as_bytes(), ContentFormat::Text).unwrap();
+        let read = Conversation::read(messages.as_bytes(), ContentFormat::Text, FunctionKeys::ArgumentsFirst);
+        let mut conversation = read.unwrap();
         conversation.without_developers();
         let truth = "[{'role': 'system', 'content': 'A\\n\\nB'}, {'role': 'user', 'content': 'U'}]";
         assert_eq!(conversation.into_value().to_string(), truth);
@@ -450,7 +475,8 @@ mod tests {
             r#"[{"role":"user","content":"\ud800"}]"#,
             r#"[{"role":"assistant","tool_calls":[{"type":"custom"}]}]"#,
         ] {
-            assert!(Conversation::read(messages.as_bytes(), ContentFormat::Text).is_err(), "{messages}");
+            let read = Conversation::read(messages.as_bytes(), ContentFormat::Text, FunctionKeys::NameFirst);
+            assert!(read.is_err(), "{messages}");
         }
     }
 

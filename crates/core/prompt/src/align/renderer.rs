@@ -4,9 +4,10 @@
 //! for models whose bytes cannot be followed.
 
 use super::chat::{Chat, Media};
+use super::conversion::ChatConversion;
 use super::tree::Json;
 use super::unaligned::{Unaligned, Unrendered};
-use super::{ModelFiles, values};
+use super::{ChatFormat, ModelFiles, values};
 use crate::body::{PromptFields, TurnsKey};
 use crate::json::{Cursor, Kind};
 use crate::{Api, Body};
@@ -14,7 +15,10 @@ use crate::{Api, Body};
 /// Renders prompts.
 #[derive(Debug)]
 pub struct Renderer {
+    /// Absent for a model without a template, and where the engine does not use it.
     chat: Option<Chat>,
+    chats: ChatFormat,
+    conversion: ChatConversion,
 }
 
 /// A rendered prompt.
@@ -45,12 +49,28 @@ impl Renderer {
     pub fn new(files: &ModelFiles<'_>) -> Result<Renderer, Unaligned> {
         let config = Json::of("tokenizer_config.json", files.tokenizer_config)?;
         let token_map = Json::of("special_tokens_map.json", files.special_tokens_map)?;
-        Ok(Renderer { chat: Chat::read(files.chat_template, &config, &token_map)? })
+        let chat = match files.chats {
+            ChatFormat::Template => Chat::read(files.chat_template, &config, &token_map)?,
+            ChatFormat::Harmony => None,
+        };
+        Ok(Renderer { chat, chats: files.chats, conversion: ChatConversion::default() })
     }
 
-    /// Whether the model has a chat template.
+    /// The same for an engine that converts requests of other APIs to chats by these rules.
+    pub fn with_conversion(self, conversion: ChatConversion) -> Renderer {
+        Renderer { conversion, ..self }
+    }
+
+    /// Whether the model has a chat template that the engine uses.
     pub fn has_template(&self) -> bool {
         self.chat.is_some()
+    }
+
+    fn template(&self) -> Result<&Chat, Unrendered> {
+        self.chat.as_ref().ok_or(match self.chats {
+            ChatFormat::Template => Unrendered::NoTemplate,
+            ChatFormat::Harmony => Unrendered::Harmony,
+        })
     }
 
     /// Renders a request's prompt. Text is written to `text`, which is overwritten. `unix_s` is the time for
@@ -64,6 +84,12 @@ impl Renderer {
     ) -> Result<Rendered, Unrendered> {
         text.clear();
         let fields = &body.prompt;
+        if matches!(
+            (api, fields.turns_key),
+            (Api::Messages, TurnsKey::Messages) | (Api::Responses, TurnsKey::Input)
+        ) {
+            return self.converted(body, api, unix_s, text);
+        }
         for name in ["prompt_embeds", "truncate_prompt_tokens"] {
             if fields.setting(name).is_some() {
                 return Err(Unrendered::Setting(name));
@@ -72,9 +98,26 @@ impl Renderer {
         match (api, fields.turns_key) {
             (Api::Chat, TurnsKey::Messages) => self.chat(fields, unix_s, text),
             (Api::Completions, TurnsKey::Prompt) => completion(fields, text),
-            (Api::Chat | Api::Completions, _) => Err(Unrendered::Shape),
-            (Api::Responses | Api::Messages | Api::Other, _) => Err(Unrendered::Api),
+            (Api::Other, _) => Err(Unrendered::Api),
+            _ => Err(Unrendered::Shape),
         }
+    }
+
+    /// Renders a request of an API that the engine converts to a chat.
+    fn converted(
+        &self,
+        body: &Body<'_>,
+        api: Api,
+        unix_s: u64,
+        text: &mut String,
+    ) -> Result<Rendered, Unrendered> {
+        let chat = self.template()?;
+        let request = self.conversion.convert(body, api, chat.traits)?;
+        let media = chat.render(&request.fields(&body.prompt), unix_s, text)?;
+        // vLLM tokenizes the chat of a Responses request as it does a plain prompt: where the template writes a first
+        // token, the prompt has two.
+        let around = if api == Api::Responses { Around::SpecialTokens } else { Around::Nothing };
+        Ok(Rendered::Text { around, media })
     }
 
     fn chat(
@@ -83,8 +126,7 @@ impl Renderer {
         unix_s: u64,
         text: &mut String,
     ) -> Result<Rendered, Unrendered> {
-        let chat = self.chat.as_ref().ok_or(Unrendered::NoTemplate)?;
-        let media = chat.render(fields, unix_s, text)?;
+        let media = self.template()?.render(fields, unix_s, text)?;
         let wants_more = fields.setting("add_special_tokens") == Some(b"true");
         Ok(Rendered::Text { around: if wants_more { Around::SpecialTokens } else { Around::Nothing }, media })
     }

@@ -7,6 +7,7 @@
 
 mod content_format;
 mod dumps;
+mod late_system;
 mod methods;
 mod python;
 mod strftime;
@@ -28,6 +29,8 @@ pub(crate) struct Template {
     pub knows_developer: bool,
     /// Whether it refers to contents, without which a message cannot be continued.
     pub mentions_content: bool,
+    /// Whether vLLM finds that it refuses a system message after the first message.
+    pub refuses_late_system: bool,
     tells_time: bool,
 }
 
@@ -41,6 +44,7 @@ impl Template {
         let tree =
             minijinja::machinery::parse(&plain, NAME, syntax.clone()).map_err(|error| unusable(&error))?;
         let format = ContentFormat::of(&tree);
+        let refuses_late_system = plain != source || late_system::is_refused(&plain, syntax.clone());
         let mut environment = environment(syntax);
         environment.add_template_owned(NAME, plain.clone()).map_err(|error| unusable(&error))?;
         let template = Template {
@@ -48,6 +52,7 @@ impl Template {
             format,
             knows_developer: source.contains("\"developer\"") || source.contains("'developer'"),
             mentions_content: source.contains("content"),
+            refuses_late_system,
             tells_time: source.contains("strftime_now"),
         };
         template.try_out()?;

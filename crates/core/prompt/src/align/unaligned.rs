@@ -45,9 +45,12 @@ pub enum Unaligned {
 /// Reason why a request's prompt cannot be written in the engine's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrendered {
-    /// The API is neither chat nor completions: the engine builds the prompt in its own way.
+    /// The engine builds the prompts of this API in its own way, or by rules that are not known.
     #[error("this API's prompts are built by the engine in its own way")]
     Api,
+    /// The engine writes chats with the harmony library.
+    #[error("the engine writes chats with the harmony library")]
+    Harmony,
     /// The prompt is missing, or has a shape that the engine refuses.
     #[error("the prompt is missing or has a shape that the engine would refuse")]
     Shape,
@@ -82,6 +85,7 @@ impl Unrendered {
     pub fn label(&self) -> &'static str {
         match self {
             Unrendered::Api => "api",
+            Unrendered::Harmony => "harmony",
             Unrendered::Shape => "shape",
             Unrendered::SeveralPrompts => "several_prompts",
             Unrendered::NoTemplate => "no_template",

@@ -9,7 +9,7 @@ import pathlib
 
 import transformers.utils.chat_template_utils as hf
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.renderers import chat_utils
+from vllm.renderers import ChatParams, chat_utils
 from vllm.renderers import hf as renderer
 
 HERE = pathlib.Path(__file__).parent
@@ -46,15 +46,19 @@ class Tracker:
 
 def render(template, body):
     request = ChatCompletionRequest(model="m", **body)
+    tools = None if request.tools is None else [tool.model_dump() for tool in request.tools]
+    return render_chat(template, request.messages, tools, request.build_chat_params(template, "auto").chat_template_kwargs)
+
+
+def render_chat(template, messages, tools, kwargs):
     content_format = renderer._detect_content_format(template, default="string")
     conversation = []
-    for message in request.messages:
+    for message in messages:
         conversation += chat_utils._parse_chat_message_content(message, Tracker(), content_format, False)
     chat_utils._postprocess_messages(conversation)
     if any(m["role"] == "developer" for m in conversation) and not renderer._detect_developer_role_support(template):
         conversation = renderer._consolidate_system_messages(renderer._convert_developer_to_system(conversation))
-    tools = None if request.tools is None else [tool.model_dump() for tool in request.tools]
-    params = request.build_chat_params(template, "auto").with_defaults({"tools": tools, "tokenize": False})
+    params = ChatParams(template, "auto", kwargs).with_defaults({"tools": tools, "tokenize": False})
     kwargs = params.get_apply_chat_template_kwargs()
     for name in ("chat_template", "return_dict", "tokenize"):
         kwargs.pop(name, None)
@@ -81,4 +85,5 @@ def main():
     (HERE / "golden.json").write_text(json.dumps(golden, indent=1, ensure_ascii=False) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use warmroute_gateway::ModelMatching;
-use warmroute_prompt::{Alignment, Reading};
-use warmroute_tokens::parity::{self, Verdict};
+use warmroute_prompt::{Alignment, ChatConversion, Reading};
+use warmroute_tokens::parity::{self, ConversionVerdict, PresumedApi, Verdict};
 use warmroute_tokens::{EncoderPool, HubCache, Model, ModelText};
 use warmroute_types::OptionValue;
 
@@ -102,6 +102,8 @@ pub struct Aligned {
     pub matching: ModelMatching,
     /// Hash of everything that the format depends on.
     pub fingerprint: u64,
+    /// APIs whose requests are not compared.
+    pub presumed_apis: Vec<PresumedApi>,
 }
 
 /// Checks with the engine that our tokenizer files give its tokens. `Err` explains why prompts cannot be compared.
@@ -129,18 +131,36 @@ static TURNS: Semaphore = Semaphore::const_new(1);
 async fn ask(engine: &Engine, card: &Card, model: &Model, wanted: MatchingUnit) -> Result<Aligned, String> {
     let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let verdict = parity::check(engine, &card.id, model, unix_s).await;
+    let (reading, alignment) = read_verdict(engine, model, verdict, wanted)?;
+    let ConversionVerdict { conversion, presumed } =
+        parity::check_conversion(engine, &card.id, model, reading, unix_s).await;
+    let matching = match alignment {
+        Some(alignment) => ModelMatching::Bytes(Arc::new(alignment.with_conversion(conversion))),
+        None => in_tokens(model, reading, conversion)?,
+    };
+    let fingerprint = fingerprint(model, reading, conversion, &matching);
+    Ok(Aligned { matching, fingerprint, presumed_apis: presumed })
+}
+
+/// How to match an engine's prompts: the reading of its files, and the alignment if bytes are compared.
+fn read_verdict(
+    engine: &Engine,
+    model: &Model,
+    verdict: Verdict,
+    wanted: MatchingUnit,
+) -> Result<(Reading, Option<Alignment>), String> {
     match (verdict, wanted) {
-        (Verdict::Bytes(_, reading), MatchingUnit::Tokens) => in_tokens(model, reading),
-        (Verdict::Bytes(alignment, reading), _) => Ok(in_bytes(model, reading, *alignment)),
+        (Verdict::Bytes(_, reading), MatchingUnit::Tokens) => Ok((reading, None)),
+        (Verdict::Bytes(alignment, reading), _) => Ok((reading, Some(*alignment))),
         (Verdict::Tokens { because, .. }, MatchingUnit::Bytes) => Err(because.to_string()),
         (Verdict::Tokens { reading, because }, _) => {
             tracing::warn!(worker = engine.url, %because, "prompts must be tokenized to be compared");
-            in_tokens(model, reading)
+            Ok((reading, None))
         }
         (Verdict::Presumed(why), _) => Err(why.to_string()),
         (Verdict::Unknown(why), MatchingUnit::Tokens) => {
             tracing::warn!(worker = engine.url, why, "cannot ask the engine how it tokenizes");
-            in_tokens(model, Reading::AsFiled)
+            Ok((Reading::AsFiled, None))
         }
         (Verdict::Unknown(why), _) => {
             tracing::warn!(
@@ -150,28 +170,23 @@ async fn ask(engine: &Engine, card: &Card, model: &Model, wanted: MatchingUnit) 
                  if its events then match none of them"
             );
             let alignment = model.alignment(Reading::AsFiled).map_err(|problem| problem.to_string())?;
-            Ok(in_bytes(model, Reading::AsFiled, alignment))
+            Ok((Reading::AsFiled, Some(alignment)))
         }
     }
 }
 
-fn in_bytes(model: &Model, reading: Reading, alignment: Alignment) -> Aligned {
-    let matching = ModelMatching::Bytes(Arc::new(alignment));
-    Aligned { fingerprint: fingerprint(model, reading, &matching), matching }
-}
-
-fn in_tokens(model: &Model, reading: Reading) -> Result<Aligned, String> {
-    let renderer = Arc::new(model.renderer().map_err(|problem| problem.to_string())?);
+fn in_tokens(model: &Model, reading: Reading, conversion: ChatConversion) -> Result<ModelMatching, String> {
+    let renderer = model.renderer().map_err(|problem| problem.to_string())?;
+    let renderer = Arc::new(renderer.with_conversion(conversion));
     let encoder = Arc::new(model.encoder(reading).map_err(|problem| problem.to_string())?);
     let pool = EncoderPool::new(encoder, warmroute_tokens::Config::default());
     let pool = Arc::new(pool.map_err(|error| error.to_string())?);
-    let matching = ModelMatching::Tokens { renderer, pool };
-    Ok(Aligned { fingerprint: fingerprint(model, reading, &matching), matching })
+    Ok(ModelMatching::Tokens { renderer, pool })
 }
 
 /// Hashes everything that a prompt's format depends on. Engines with the same hash form one family.
-fn fingerprint(model: &Model, reading: Reading, matching: &ModelMatching) -> u64 {
-    let ModelText { tokenizer, tokenizer_config, special_tokens_map, chat_template } = model.text();
+fn fingerprint(model: &Model, reading: Reading, conversion: ChatConversion, matching: &ModelMatching) -> u64 {
+    let ModelText { tokenizer, tokenizer_config, special_tokens_map, chat_template, .. } = model.text();
     let optional = |file: &Option<Vec<u8>>| file.clone().unwrap_or_default();
     let mut hasher = Sha256::new();
     for part in [
@@ -179,7 +194,7 @@ fn fingerprint(model: &Model, reading: Reading, matching: &ModelMatching) -> u64
         &optional(tokenizer_config),
         &optional(special_tokens_map),
         chat_template.as_deref().unwrap_or_default().as_bytes(),
-        format!("{reading:?}").as_bytes(),
+        format!("{reading:?} {conversion:?} {:?}", model.text().chats()).as_bytes(),
         matching.to_string().as_bytes(),
     ] {
         hasher.update((part.len() as u64).to_le_bytes());

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{EventSource, read_server_info, read_vllm_sources};
-use warmroute_tokens::parity::{Answer, TokenizeEndpoint};
+use warmroute_tokens::parity::{Answer, ConversionEndpoint, TokenizeEndpoint};
 use warmroute_wire::{Dialer, HttpClient};
 
 /// Tokenizing a sample takes milliseconds, but a busy engine answers late.
@@ -115,16 +115,42 @@ impl Engine {
     }
 }
 
-impl TokenizeEndpoint for Engine {
-    async fn tokenize(&self, body: String) -> Answer {
-        let answer = self.client.lock().await.post("/tokenize", Bytes::from(body)).await;
+impl Engine {
+    /// Posts a sample.
+    async fn ask(&self, path: &str, body: String) -> Answer {
+        let answer = self.client.lock().await.post(path, Bytes::from(body)).await;
         match answer {
             Ok((StatusCode::OK, body)) => Answer::Json(body.to_vec()),
             Ok((status @ (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY), _)) => {
                 Answer::Refused(status.to_string())
             }
-            Ok((status, _)) => Answer::Unavailable(format!("POST /tokenize: {status}")),
-            Err(error) => Answer::Unavailable(format!("POST /tokenize: {error}")),
+            Ok((status, _)) => Answer::Unavailable(format!("POST {path}: {status}")),
+            Err(error) => Answer::Unavailable(format!("POST {path}: {error}")),
         }
+    }
+}
+
+impl TokenizeEndpoint for Engine {
+    async fn tokenize(&self, body: String) -> Answer {
+        self.ask("/tokenize", body).await
+    }
+}
+
+impl ConversionEndpoint for Engine {
+    async fn version(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: String,
+        }
+        let page = self.page("/version").await.ok()??;
+        serde_json::from_slice::<Version>(&page).ok().map(|page| page.version)
+    }
+
+    async fn count_tokens(&self, body: String) -> Answer {
+        self.ask("/v1/messages/count_tokens", body).await
+    }
+
+    async fn render_response(&self, body: String) -> Answer {
+        self.ask("/v1/responses/render", body).await
     }
 }

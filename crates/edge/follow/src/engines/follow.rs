@@ -16,6 +16,7 @@ use warmroute_events::{
 use warmroute_fleet::Worker;
 use warmroute_gateway::{Gateway, PromptFormat};
 use warmroute_router::Change;
+use warmroute_tokens::parity::PresumedApi;
 use warmroute_types::CacheCapacity;
 use warmroute_wire::Dialer;
 
@@ -149,9 +150,18 @@ pub async fn find(
     let adapters = cards.iter().filter(|card| card.parent.is_some());
     let names = adapters.map(|adapter| adapter.id.as_str().into());
     names.for_each(|name| context.gateway.router().apply(Change::Adapter { name }));
-    let Aligned { matching, fingerprint } = align(&engine, card, &context.paths, context.matching).await?;
-    let format =
-        PromptFormat { names: cards.iter().map(|card| card.id.clone()).collect(), fingerprint, matching };
+    let Aligned { matching, fingerprint, presumed_apis } =
+        align(&engine, card, &context.paths, context.matching).await?;
+    for PresumedApi { api, why } in &presumed_apis {
+        tracing::info!(
+            worker = url,
+            api = api.path(),
+            why,
+            "requests of this API are not compared with KV events"
+        );
+    }
+    let names = cards.iter().map(|card| card.id.clone()).collect();
+    let format = PromptFormat { names, fingerprint, matching, presumed_apis };
     Ok(Finding { engine, format, delivery })
 }
 

@@ -4,7 +4,9 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use warmroute_fleet::{Models, WorkerView};
+use warmroute_prompt::Api;
 use warmroute_router::{Change, FeedReport};
+use warmroute_tokens::parity::PresumedApi;
 use warmroute_types::{Address, CacheView, mask_url, redact_values};
 
 use super::{AdminError, AdminResult, as_json};
@@ -74,6 +76,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "rests_ms": view.load.paused_until.since(gateway.now()).as_millis_f64().round(),
         "view": view.load.view.as_str(),
         "matching": feed.map_or("none", |feed| feed.unit.as_str()),
+        "apis": describe_apis(gateway, &view.worker.address.url),
         "why": gateway.view_reasons.for_worker(&view.worker.address, view.load.view),
         // Without reported events there is nothing to trust.
         "trust": (view.load.view != CacheView::Presumed).then(|| rounded(view.load.trust)),
@@ -89,6 +92,16 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
             "relative": latency.relative_latency,
         },
     })
+}
+
+/// Whether the requests of each API are compared with the engine's KV events; null for an engine that is not aligned.
+fn describe_apis(gateway: &Gateway, url: &str) -> Value {
+    let Some(presumed) = gateway.alignments.presumed_apis(url) else { return Value::Null };
+    let describe = |api: Api| match presumed.iter().find(|one| one.api == api) {
+        Some(PresumedApi { why, .. }) => format!("presumed: {why}"),
+        None => "precise".to_owned(),
+    };
+    Api::COMPARED.iter().map(|&api| (api.path(), describe(api))).collect()
 }
 
 /// Rounds to three digits.

@@ -19,7 +19,7 @@ use crate::keys::{Keys, Tenant};
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
 use crate::upstream::Upstreams;
-use crate::view_reasons::ViewReasons;
+use crate::worker_texts::WorkerTexts;
 use crate::{Config, ConfigError};
 
 /// The router's time at process start. It is far above zero because restored state carries earlier times.
@@ -35,7 +35,8 @@ pub struct Gateway {
     pub(crate) metrics: Metrics,
     pub(crate) alignments: Alignments,
     pub(crate) recorder: Option<Arc<Recorder>>,
-    pub(crate) view_reasons: ViewReasons,
+    pub(crate) view_reasons: WorkerTexts,
+    pub(crate) probe_problems: WorkerTexts,
     pub(crate) history: History,
     pub(crate) retries: RetryBudget,
     pub(crate) admission_gate: Arc<AdmissionGate>,
@@ -59,7 +60,8 @@ impl Gateway {
         let keys = Arc::new(Current::new(None));
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
         metrics.watch_admission(&admission_gate, &keys);
-        let (alignments, view_reasons, history, retries, transport) = Default::default();
+        let (alignments, view_reasons, probe_problems, history) = Default::default();
+        let (retries, transport) = Default::default();
         let start = Instant::now();
         metrics.watch_peers(&router, &transport, start);
         Ok(Arc::new(Gateway {
@@ -71,6 +73,7 @@ impl Gateway {
             alignments,
             recorder,
             view_reasons,
+            probe_problems,
             history,
             retries,
             admission_gate,
@@ -170,6 +173,11 @@ impl Gateway {
     /// Sets the text that `GET /workers` shows to explain a worker's cache view; `None` clears it.
     pub fn set_view_reason(&self, worker: &Address, why: Option<String>) {
         self.view_reasons.set(worker, why);
+    }
+
+    /// Sets the text that `GET /workers` shows about a worker's last probe; `None`: the probe succeeded.
+    pub fn set_probe_problem(&self, worker: &Address, problem: Option<String>) {
+        self.probe_problems.set(worker, problem);
     }
 
     /// Admits the next waiting request if there is room. Every request that ends does the same. Call it periodically to

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use warmroute_fleet::{Models, WorkerView};
 use warmroute_router::{Change, FeedReport};
-use warmroute_types::{Address, CacheView, mask_url, redact_values};
+use warmroute_types::{Address, CacheView, base_url, mask_url, redact_values};
 
 use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
@@ -25,6 +25,9 @@ struct WorkerSpec {
 /// Shown for a worker that has never reported cached tokens.
 const CACHED_TOKENS_HINT: &str = "unknown: no response has reported cached tokens; if that persists, start vLLM with \
                                   --enable-prompt-tokens-details, SGLang with --enable-cache-report";
+
+/// Shown for a worker whose engine has not been checked for KV events.
+const NOT_QUERIED: &str = "KV events not checked yet: kv-events is off, or the worker is not ready";
 
 pub(super) fn list(gateway: &Gateway) -> Value {
     gateway.router.inspect().workers().iter().map(|view| describe(gateway, view)).collect()
@@ -49,12 +52,13 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "model": models.first(),
         "models": models,
         "state": view.load.state.as_str(),
+        "trouble": gateway.probe_problems.get(&view.worker.address),
         "breaker": view.breaker.state().as_str(),
         // The worker asked for a pause, or is avoided because it is far slower than predicted.
         "rests_ms": view.load.paused_until.since(gateway.now()).as_millis_f64().round(),
         "view": view.load.view.as_str(),
         "matching": feed.map_or("none", |feed| feed.unit.as_str()),
-        "why": gateway.view_reasons.for_worker(&view.worker.address, view.load.view),
+        "why": why(gateway, view),
         // Without reported events there is nothing to trust.
         "trust": (view.load.view != CacheView::Presumed).then(|| rounded(view.load.trust)),
         "events": feed.map(|report| describe_feed(&report)),
@@ -69,6 +73,13 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
             "relative": latency.relative_latency,
         },
     })
+}
+
+/// Why the view of a worker's cache is not better than it is.
+fn why(gateway: &Gateway, view: &WorkerView) -> Option<String> {
+    let is_presumed = view.load.view == CacheView::Presumed;
+    let reason = gateway.view_reasons.get(&view.worker.address);
+    reason.or_else(|| is_presumed.then(|| NOT_QUERIED.to_owned()))
 }
 
 /// Rounds to three digits.
@@ -115,7 +126,7 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> AdminResult {
     let missing =
         || AdminError(StatusCode::BAD_REQUEST, "missing parameter: DELETE /workers?url=URL".to_owned());
     let url = parameter(query, "url").ok_or_else(missing)?;
-    let url = url.trim_end_matches('/');
+    let url = base_url(&url);
     let rank = parameter(query, "rank").map(|rank| rank.parse::<u16>());
     let rank =
         rank.transpose().map_err(|error| AdminError(StatusCode::BAD_REQUEST, format!("rank: {error}")))?;

@@ -22,7 +22,8 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         None => ExplainQuery::last(args.last),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let answer = runtime.block_on(query.send(&args.admin, args.admin_token.as_ref()))?;
+    let answer =
+        runtime.block_on(query.send(&args.admin, args.admin_token.as_ref(), args.admin_ca.clone()))?;
     if args.json {
         println!("{}", answer.trim_end());
         return Ok(());

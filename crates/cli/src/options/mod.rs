@@ -7,8 +7,10 @@ mod environment;
 mod file;
 pub mod groups;
 pub mod named;
+pub mod quantity;
 mod secret;
 mod switch;
+mod written;
 
 use std::collections::BTreeMap;
 
@@ -16,18 +18,20 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use warmroute_discovery::WorkerEntry;
 
-pub use environment::check_environment;
-pub use file::{most_similar, parse, read_file};
+pub use environment::{check_environment, is_service_link};
+pub use file::{most_similar, parse, read_file, without_types};
 pub use groups::{
     Admission, Cache, Discovery, Events, Health, Recording, Requests, Routing, Security, Server, Sharing,
     Timeouts,
 };
+pub use quantity::OnOff;
 pub use secret::Secret;
 pub use switch::Switch;
+pub use written::Written;
 
 /// All options.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case", expecting = "a table of options")]
 pub struct Options {
     /// Listeners, logs, shutdown.
     #[command(flatten)]
@@ -166,7 +170,8 @@ mod tests {
         let unit = include_str!("../../../../deploy/warmroute.service");
         let stop_s = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();
         let stop_s: u64 = stop_s.parse().unwrap();
-        assert!(stop_s >= Options::defaults().server.drain_timeout_secs.unwrap() + 60, "{stop_s}");
+        let drain = Options::defaults().server.drain_timeout_secs.unwrap().0;
+        assert!(stop_s >= drain.as_secs() + 60, "{stop_s}");
     }
 
     #[test]

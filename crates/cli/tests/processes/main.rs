@@ -12,3 +12,4 @@ mod migrating;
 mod notifying;
 mod operating;
 mod reloading;
+mod starting;

@@ -6,8 +6,7 @@ use anyhow::{Context, anyhow};
 use warmroute_discovery::line_of;
 use warmroute_types::redact_values;
 
-use super::Options;
-use super::groups::KEYS;
+use super::{KEYS, Options};
 
 /// Least similarity of an unknown key to a valid one for a suggestion.
 const SIMILARITY_MIN: f64 = 0.66;
@@ -88,7 +87,7 @@ fn nearest(key: &str) -> Option<String> {
 fn valid_keys() -> Vec<(String, String)> {
     let mut valid: Vec<(String, String)> =
         ["aliases", "workers"].map(|name| (name.to_owned(), name.to_owned())).into();
-    for (table, keys) in KEYS {
+    for &(table, keys) in KEYS {
         valid.push((table.to_owned(), table.to_owned()));
         for key in keys.iter().map(|key| key.replace('_', "-")) {
             valid.push((key.clone(), format!("{table}.{key}")));

@@ -64,7 +64,7 @@ macro_rules! environment_name {
 /// and its keys. All three names come from the field's name. `-h` shows the options with `hide_short_help = false`.
 macro_rules! group {
     (
-        $(#[$about:meta])* $name:ident in $table:literal ($heading:literal) {
+        $(#[$about:meta])* $name:ident ($heading:literal) {
             $( $(#[$meta:meta])* $field:ident: $type:ty = $default:expr, )*
         }
     ) => {
@@ -90,14 +90,14 @@ macro_rules! group {
                 $name { $( $field: $default, )* }
             }
 
-            const KEYS: &'static [&'static str] = &[$( stringify!($field) ),*];
+            pub(super) const KEYS: &'static [&'static str] = &[$( stringify!($field) ),*];
         }
     };
 }
 
 group! {
     /// Listeners, logs, shutdown.
-    Server in "server" ("Server") {
+    Server ("Server") {
         /// Address of the client listener [default: 0.0.0.0]
         #[arg(hide_short_help = false)]
         host: ListenHost = Some(ListenHost(IpAddr::from([0, 0, 0, 0]))),
@@ -155,7 +155,7 @@ pub enum LogFormat {
 
 group! {
     /// Where workers come from.
-    Discovery in "discovery" ("Discovery") {
+    Discovery ("Discovery") {
         /// URLs of the engines, separated by spaces or commas; the same as URL arguments
         #[arg(value_name = "URL", num_args = 1.., value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
@@ -178,7 +178,7 @@ group! {
 
 group! {
     /// How workers are chosen.
-    Routing in "routing" ("Routing") {
+    Routing ("Routing") {
         /// Routing policy [default: expected_ttft]
         ///
         /// One of expected_ttft, cache_aware, sticky_least_loaded, weighted_score, product, dual_choice,
@@ -218,7 +218,7 @@ group! {
 
 group! {
     /// The cache index, and parameters of cache-aware policies.
-    Cache in "cache" ("Cache") {
+    Cache ("Cache") {
         /// cache_aware: share of the prompt that must match, 0 to 1 [default: 0.3]
         #[arg(value_name = "SHARE")]
         cache_threshold: f64 = None,
@@ -253,7 +253,7 @@ group! {
 
 group! {
     /// KV events of engines.
-    Events in "events" ("KV events") {
+    Events ("KV events") {
         /// Detect and follow the engines' KV events [default: auto]
         #[arg(value_enum)]
         kv_events: Following = Some(Following::Auto),
@@ -291,7 +291,7 @@ pub enum Following {
 
 group! {
     /// How requests are read and forwarded.
-    Requests in "requests" ("Requests") {
+    Requests ("Requests") {
         /// Largest JSON body; uploads are streamed without a limit [default: 67108864]
         #[arg(value_name = "SIZE")]
         max_payload_size: ByteSize = Some(ByteSize(gateway().body_bytes_max)),
@@ -306,7 +306,7 @@ group! {
 
 group! {
     /// Time limits for clients and workers.
-    Timeouts in "timeouts" ("Timeouts") {
+    Timeouts ("Timeouts") {
         /// Time for a client to send a request head, or to start its next request [default: 60]
         #[arg(value_name = "TIME")]
         client_head_timeout_secs: Secs = Some(Secs(gateway().timeouts.head)),
@@ -331,7 +331,7 @@ group! {
 
 group! {
     /// Limits on concurrent requests and on rates.
-    Admission in "admission" ("Admission") {
+    Admission ("Admission") {
         /// Maximum concurrent requests; further ones wait in the admission queue; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
         max_concurrent_requests: u32 = Some(gateway().admission.running_max),
@@ -365,7 +365,7 @@ group! {
 
 group! {
     /// Authentication, TLS, and what workers see of clients.
-    Security in "security" ("Security") {
+    Security ("Security") {
         /// File with one API key per line; without it, no authentication
         ///
         /// It is read again when it changes.
@@ -429,7 +429,7 @@ group! {
 
 group! {
     /// Probes of workers.
-    Health in "health" ("Health") {
+    Health ("Health") {
         /// Path that returns 200 if an engine is healthy [default: /health]
         #[arg(value_name = "PATH")]
         health_check_endpoint: String = Some(probe().health_path),
@@ -451,7 +451,7 @@ group! {
 
 group! {
     /// Recording of traces for the lab.
-    Recording in "recording" ("Recording") {
+    Recording ("Recording") {
         /// Record every request for `lab simulate --trace`: times, lengths and keyed hashes, no text. An existing
         /// file is renamed to FILE.1
         #[arg(value_name = "FILE")]
@@ -468,7 +468,7 @@ group! {
 
 group! {
     /// Sharing state between routers.
-    Sharing in "sharing" ("Several routers") {
+    Sharing ("Several routers") {
         /// Share state with peer routers: mesh, or redis://HOST:PORT
         ///
         /// Several Redis servers may be given; rediss:// is Redis over TLS.
@@ -520,19 +520,3 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<
         OneOrMany::Many(list) => list,
     }))
 }
-
-/// Every table of the file and its keys, with `_` for `-`.
-pub(super) const KEYS: [(&str, &[&str]); 12] = [
-    ("server", Server::KEYS),
-    ("discovery", Discovery::KEYS),
-    ("routing", Routing::KEYS),
-    ("cache", Cache::KEYS),
-    ("events", Events::KEYS),
-    ("requests", Requests::KEYS),
-    ("timeouts", Timeouts::KEYS),
-    ("admission", Admission::KEYS),
-    ("security", Security::KEYS),
-    ("health", Health::KEYS),
-    ("recording", Recording::KEYS),
-    ("sharing", Sharing::KEYS),
-];

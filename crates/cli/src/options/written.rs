@@ -9,8 +9,8 @@ use std::path::Path;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
-use super::Options;
-use super::groups::{ENVIRONMENT_PREFIX, KEYS};
+use super::groups::ENVIRONMENT_PREFIX;
+use super::{KEYS, Options};
 
 /// The source of each option that is not only in the file.
 #[derive(Clone, Debug, Default)]

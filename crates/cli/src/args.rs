@@ -49,13 +49,25 @@ pub enum Command {
 
 /// `warmroute serve`.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(
+    args_override_self = true,
+    after_help = "These are the essentials; --help shows all options.\n\n\
+        Example:\n  warmroute serve http://10.0.0.1:8000 http://10.0.0.2:8000",
+    after_long_help = "\
 Every option is also a key of the configuration file, in the table named after its heading, and an environment \
 variable: WARMROUTE_ and its name. Flags override the environment, and the environment overrides the file.
 
-Example:
-  warmroute serve --worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy least_loaded")]
+A TIME is a number in the unit that the option's name ends with, or has its own unit: 500ms, 2s, 10m, 1h. \
+A SIZE is a number of bytes, or has a unit: 16MB, 16MiB. If a flag is repeated, the last one counts.
+
+Examples:
+  warmroute serve http://10.0.0.1:8000 http://10.0.0.2:8000
+  warmroute serve --config warmroute.toml --policy least_loaded --drain-timeout-secs 10m"
+)]
 pub struct ServeArgs {
+    /// URLs of the engines, with or without /v1
+    #[arg(value_name = "URL")]
+    pub urls: Vec<String>,
     /// Configuration file (TOML)
     #[arg(long, short, value_name = "FILE", env = "WARMROUTE_CONFIG", hide_env = true)]
     pub config: Option<PathBuf>,
@@ -154,9 +166,18 @@ pub struct DemoArgs {
 
 /// `warmroute check`.
 #[derive(Args)]
+#[command(
+    args_override_self = true,
+    after_help = "It takes all options of serve; --help shows them.",
+    after_long_help = ""
+)]
 pub struct CheckArgs {
+    /// Configuration file (TOML), and URLs of engines
+    #[arg(value_name = "FILE|URL")]
+    pub places: Vec<String>,
     /// Configuration file (TOML)
-    pub config: PathBuf,
+    #[arg(long, short, value_name = "FILE", env = "WARMROUTE_CONFIG", hide_env = true)]
+    pub config: Option<PathBuf>,
     /// The flags and environment that `serve` would get
     #[command(flatten)]
     pub options: Options,
@@ -164,7 +185,15 @@ pub struct CheckArgs {
 
 /// `warmroute doctor`.
 #[derive(Args)]
+#[command(
+    args_override_self = true,
+    after_help = "It takes all options of serve; --help shows them.",
+    after_long_help = ""
+)]
 pub struct DoctorArgs {
+    /// Configuration file (TOML), and URLs of engines
+    #[arg(value_name = "FILE|URL")]
+    pub places: Vec<String>,
     /// Configuration file (TOML)
     #[arg(long, short, value_name = "FILE", env = "WARMROUTE_CONFIG", hide_env = true)]
     pub config: Option<PathBuf>,
@@ -181,18 +210,9 @@ pub struct DoctorArgs {
 pub struct ExplainArgs {
     /// Request body, as a client would send it; - reads standard input. Without it, the last decisions are shown
     pub request: Option<PathBuf>,
-    /// URL of the gateway's admin listener
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:29000")]
-    pub admin: String,
-    /// Token of the admin listener (--admin-token of serve)
-    #[arg(
-        long,
-        value_name = "TOKEN",
-        env = "WARMROUTE_ADMIN_TOKEN",
-        hide_env = true,
-        hide_env_values = true
-    )]
-    pub admin_token: Option<Secret>,
+    /// The gateway
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
     /// Path to which the request would be sent
     #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions", requires = "request")]
     pub path: String,
@@ -219,6 +239,9 @@ pub struct GatewayArgs {
         hide_env_values = true
     )]
     pub admin_token: Option<Secret>,
+    /// CA bundle (PEM) for an admin listener with https [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    pub admin_ca: Option<PathBuf>,
 }
 
 /// `warmroute status`.

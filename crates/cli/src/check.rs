@@ -1,22 +1,26 @@
 //! `warmroute check`: checks a configuration and prints what would be in force.
 
-use warmroute_operate::check_paths;
-
 use crate::args::CheckArgs;
-use crate::options::{check_environment, read_file};
-use crate::plan::{Plan, plan};
+use crate::given::{Given, file_and_urls};
+use crate::options::Written;
+use crate::plan::Plan;
 
 /// Prints the effective configuration, or fails with the first mistake.
-pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
-    check_environment()?;
-    let plan = plan(args.options.clone().over(read_file(&args.config)?))?;
-    check_paths(&plan)?;
+pub fn run(args: CheckArgs, written: &Written) -> anyhow::Result<()> {
+    let (file, urls) = file_and_urls(&args.places, args.config.as_deref(), written)?;
+    let given = Given::read(args.options, urls, file, written)?;
+    let plan = given.plan()?;
+    given.check_start(&plan)?;
     if let Some(precise) = &plan.precise {
         precise.paths.check()?;
     }
-    println!("# {} is good: this would be in force", args.config.display());
+    match &given.file {
+        Some(file) => println!("# {} is good: this would be in force", file.display()),
+        None => println!("# this would be in force"),
+    }
     print!("{}", toml::to_string(&plan.options)?);
     println!("{}", secrets(&plan));
+    given.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
     let sources = &plan.sources;
     if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
         eprintln!(

@@ -13,7 +13,7 @@ use warmroute_operate::{ConfigReader, ConfigSource};
 use warmroute_types::redact_values;
 
 use crate::difference::{differences, is_fixed};
-use crate::options::{Options, parse, read_file};
+use crate::options::{Options, parse, read_file, without_types};
 use crate::plan::{Plan, plan};
 
 /// Where the options came from.
@@ -132,7 +132,7 @@ pub fn read_sent(content_type: &str, body: &[u8]) -> anyhow::Result<SentConfig> 
     match content_type.contains("json") {
         true => {
             let bad = |error: serde_json::Error| {
-                anyhow!("invalid configuration: {}", redact_values(&error.to_string()))
+                anyhow!("invalid configuration: {}", without_types(&redact_values(&error.to_string())))
             };
             let tables: Map<String, Value> = serde_json::from_str(text).map_err(bad)?;
             let options = serde_json::from_str(text).map_err(bad)?;

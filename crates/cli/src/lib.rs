@@ -12,6 +12,7 @@
 mod args;
 mod check;
 mod client;
+mod command_line;
 mod config_reader;
 mod demo;
 mod difference;
@@ -21,6 +22,7 @@ mod explain;
 mod fleet_view;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod given;
 mod lab;
 mod logging;
 mod manual;
@@ -32,19 +34,18 @@ mod serve;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::args::{Cli, Command};
+use crate::args::Command;
 
 /// Runs the command.
 pub fn run() -> ExitCode {
-    let ran = match Cli::parse().command {
-        Command::Serve(args) => serve::run(args),
+    let (cli, written) = command_line::parse();
+    let ran = match cli.command {
+        Command::Serve(args) => serve::run(*args, &written),
         Command::Engine(args) => engine::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Lab(args) => lab::run(args),
-        Command::Check(args) => check::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Check(args) => check::run(*args, &written),
+        Command::Doctor(args) => doctor::run(*args, &written),
         Command::Explain(args) => explain::run(&args),
         Command::Status(args) => fleet_view::run_status(&args),
         Command::Top(args) => fleet_view::run_top(&args),

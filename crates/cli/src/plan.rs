@@ -2,15 +2,15 @@
 
 mod sharing;
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::Context;
 use http::HeaderName;
 use serde_json::Value;
 use warmroute_admission::{Class, Limits};
-use warmroute_discovery::{DnsName, WorkerEntry};
+use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources, check_endpoints};
 use warmroute_gateway::{
@@ -19,10 +19,11 @@ use warmroute_gateway::{
 use warmroute_policy::{BadPolicy, Policy, Standard};
 use warmroute_prompt::PrefixRule;
 use warmroute_record::{AccessLogConfig, LogTarget};
-use warmroute_types::Micros;
+use warmroute_types::{BadUrl, Micros};
 use warmroute_wire::Dialer;
 
 use crate::options::groups::{BYTES_PER_SPAN, Following};
+use crate::options::quantity::Secs;
 use crate::options::{self, Cache, Options, most_similar};
 use crate::security;
 
@@ -42,10 +43,11 @@ fn value_of<T>(option: Option<T>) -> T {
 
 /// Validates the options, with defaults for those not set.
 pub fn plan(options: Options) -> anyhow::Result<Plan> {
-    let options = options.over(Options::defaults());
+    let mut options = options.over(Options::defaults());
+    options.discovery.worker_urls = options.discovery.worker_urls.map(split_urls);
+    let options = options;
     check_thresholds(&options.cache)?;
     let (server, health) = (&options.server, &options.health);
-    let secs = Duration::from_secs;
     let dialer = security::dialer(&options.security)?;
     let gateway = warmroute_gateway::Config { dialer: dialer.clone(), ..gateway_config(&options)? };
     gateway.validate()?;
@@ -57,14 +59,17 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
         "health-check-endpoint must begin with /"
     );
     let sharing = sharing::plan(&options.sharing)?;
+    let listen = SocketAddr::new(value_of(server.host).0, value_of(server.port));
+    let admin = SocketAddr::new(value_of(server.admin_host).0, value_of(server.admin_port));
+    check_ports(listen, admin)?;
     Ok(Plan {
-        listen: SocketAddr::new(value_of(server.host), value_of(server.port)),
-        admin: SocketAddr::new(value_of(server.admin_host), value_of(server.admin_port)),
+        listen,
+        admin,
         handover: server.handover.clone(),
-        handover_timeout: secs(value_of(server.handover_timeout_secs)),
+        handover_timeout: value_of(server.handover_timeout_secs).0,
         state: server.state.clone(),
-        drain_timeout: secs(value_of(server.drain_timeout_secs)),
-        policy: policy(&options, value_of(options.routing.policy.as_deref()))?,
+        drain_timeout: value_of(server.drain_timeout_secs).0,
+        policy: policy(&options, value_of(options.routing.policy.as_deref())).context("policy")?,
         shadows: shadows(&options)?,
         router: warmroute_router::Config {
             health: HealthConfig { failures_max: value_of(health.health_failure_threshold) },
@@ -75,13 +80,13 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
         gateway,
         probe: warmroute_probe::Config {
             health_path: value_of(health.health_check_endpoint.clone()),
-            health_interval: secs(value_of(health.health_check_interval_secs)),
-            load_interval: Duration::from_millis(value_of(health.load_interval_ms)),
-            timeout: secs(value_of(health.health_check_timeout_secs)),
+            health_interval: value_of(health.health_check_interval_secs).0,
+            load_interval: value_of(health.load_interval_ms).0,
+            timeout: value_of(health.health_check_timeout_secs).0,
             dialer: dialer.clone(),
             ..warmroute_probe::Config::default()
         },
-        eviction_interval: secs(value_of(options.cache.eviction_interval_secs)),
+        eviction_interval: value_of(options.cache.eviction_interval_secs).0,
         sources: sources(&options)?,
         precise: precise(&options, dialer),
         record: record(&options)?,
@@ -124,9 +129,11 @@ fn check_numbers(options: &Options) -> anyhow::Result<()> {
     let tables = serde_json::to_value(options)?;
     let tables = tables.as_object().into_iter().flat_map(serde_json::Map::values);
     for (name, value) in tables.filter_map(Value::as_object).flatten() {
-        let Some(number) = value.as_u64() else { continue };
-        anyhow::ensure!(number > 0 || !POSITIVE.contains(&name.as_str()), "{name} must be at least 1");
         let is_time = name.ends_with("-secs") || name.ends_with("-ms");
+        // A time that is not a whole number is written with its unit.
+        let with_unit = value.as_str().filter(|_| is_time).and_then(|text| text.parse::<Secs>().ok());
+        let Some(number) = value.as_u64().or(with_unit.map(|time| time.0.as_secs() + 1)) else { continue };
+        anyhow::ensure!(number > 0 || !POSITIVE.contains(&name.as_str()), "{name} must be at least 1");
         anyhow::ensure!(number <= SECS_MAX || !is_time, "{name} must be at most {SECS_MAX}");
     }
     Ok(())
@@ -185,15 +192,15 @@ fn check_thresholds(cache: &Cache) -> anyhow::Result<()> {
 fn index_config(options: &Options, sharing: Option<&SharePlan>) -> anyhow::Result<warmroute_index::Config> {
     let cache = &options.cache;
     let config = warmroute_index::Config {
-        budget_bytes: value_of(cache.max_tree_size).saturating_mul(BYTES_PER_SPAN),
-        presumed_ttl: Micros::from_secs(value_of(cache.presumed_ttl_secs)),
+        budget_bytes: value_of(cache.max_tree_size).0.saturating_mul(BYTES_PER_SPAN),
+        presumed_ttl: Micros::from(value_of(cache.presumed_ttl_secs).0),
         presumed_tokens: value_of(cache.worker_kv_tokens),
         hash: value_of(cache.block_hash.as_ref()).parse().context("block-hash")?,
         seed: sharing.map_or_else(|| RandomState::new().hash_one(0_u8), |sharing| sharing.seed),
         ..warmroute_index::Config::default()
     };
     let spans_min = warmroute_index::BUDGET_BYTES_MIN / BYTES_PER_SPAN;
-    let spans = value_of(cache.max_tree_size);
+    let spans = value_of(cache.max_tree_size).0;
     anyhow::ensure!(spans >= spans_min, "max-tree-size must be at least {spans_min}");
     config.validate().context("[cache]")?;
     Ok(config)
@@ -204,8 +211,8 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
     let session_keys = value_of(routing.session_keys.as_ref()).iter().map(|key| key.parse::<SessionKey>());
     let session_keys: Result<Vec<_>, _> = session_keys.collect();
     Ok(warmroute_gateway::Config {
-        body_bytes_max: value_of(requests.max_payload_size),
-        bodies_bytes_max: value_of(requests.max_buffered_bytes),
+        body_bytes_max: value_of(requests.max_payload_size).0,
+        bodies_bytes_max: value_of(requests.max_buffered_bytes).0,
         aliases: options.aliases.clone().into_iter().collect(),
         session_keys: session_keys.map_err(anyhow::Error::msg).context("session-keys")?,
         prefix: PrefixRule {
@@ -213,7 +220,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
             tokens: value_of(routing.prefix_token_count),
             hash: value_of(routing.prefix_hash),
         },
-        decision_headers: match value_of(routing.decision_headers) {
+        decision_headers: match value_of(routing.decision_headers).0 {
             true => DecisionHeaders::On,
             false => DecisionHeaders::Off,
         },
@@ -222,7 +229,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         timeouts: timeouts(&options.timeouts),
         admission: admission_config(&options.admission)?,
         forwarded: value_of(options.security.forwarded_headers),
-        worker_choice: match value_of(options.security.allow_worker_choice) {
+        worker_choice: match value_of(options.security.allow_worker_choice).0 {
             true => WorkerChoice::Clients,
             false => WorkerChoice::Ours,
         },
@@ -234,14 +241,13 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
 }
 
 fn timeouts(options: &options::Timeouts) -> Timeouts {
-    let secs = |option| Duration::from_secs(value_of(option));
     Timeouts {
-        head: secs(options.client_head_timeout_secs),
-        body: secs(options.client_body_timeout_secs),
-        connect: secs(options.connect_timeout_secs),
-        first_byte: secs(options.first_byte_timeout_secs),
-        idle: secs(options.idle_timeout_secs),
-        total: options.request_timeout_secs.filter(|&total| total > 0).map(Duration::from_secs),
+        head: value_of(options.client_head_timeout_secs).0,
+        body: value_of(options.client_body_timeout_secs).0,
+        connect: value_of(options.connect_timeout_secs).0,
+        first_byte: value_of(options.first_byte_timeout_secs).0,
+        idle: value_of(options.idle_timeout_secs).0,
+        total: options.request_timeout_secs.map(|total| total.0).filter(|total| !total.is_zero()),
     }
 }
 
@@ -259,13 +265,13 @@ fn admission_config(options: &options::Admission) -> anyhow::Result<AdmissionCon
             _ => WorkerLimit::On,
         },
         waiting_max: value_of(options.queue_size),
-        wait_max: Duration::from_secs(value_of(options.queue_timeout_secs)),
+        wait_max: value_of(options.queue_timeout_secs).0,
         limits: Limits {
             requests_per_minute: value_of(options.rate_limit_requests_per_minute),
             tokens_per_minute: value_of(options.rate_limit_tokens_per_minute),
         },
         priority_header: header(priority, "off").context("priority-header")?,
-        class_max: match value_of(options.allow_high_priority) {
+        class_max: match value_of(options.allow_high_priority).0 {
             true => Class::High,
             false => Class::Normal,
         },
@@ -290,7 +296,7 @@ fn record(options: &Options) -> anyhow::Result<Option<warmroute_record::Config>>
     let Some(file) = recording.record.clone() else { return Ok(None) };
     let config = warmroute_record::Config {
         file,
-        bytes_max: value_of(recording.record_max_bytes),
+        bytes_max: value_of(recording.record_max_bytes).0 as u64,
         names: value_of(recording.record_models),
     };
     config.validate()?;
@@ -312,24 +318,107 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let discovery = &options.discovery;
     let from_flag = discovery.worker_urls.iter().flatten();
     let from_flag = from_flag.map(|url| WorkerEntry::new(url.clone(), discovery.dp_size));
-    let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
+    let from_flag: Vec<WorkerEntry> = from_flag.collect();
     // Validates URLs first: later errors repeat them, and a URL may contain a password.
-    let listed = entries.iter().map(WorkerEntry::listed).collect::<Result<Vec<_>, _>>()?;
+    let mut listed = listed(&from_flag).context("worker-urls")?;
+    listed.extend(self::listed(&options.workers).context("workers")?);
+    let entries = [from_flag, options.workers.clone()].concat();
     check_endpoints(&entries, options.events.kv_events_bind.as_deref())?;
     let events_token = options.events.events_token.as_ref();
     events_token.map_or(Ok(()), |token| security::check_secret(token.reveal())).context("events-token")?;
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());
     Ok(Sources {
-        listed: listed.concat(),
+        listed,
         file: discovery.worker_file.clone(),
-        dns: dns.collect::<Result<_, _>>()?,
-        dns_refresh: Duration::from_secs(value_of(discovery.dns_refresh_secs)),
+        dns: dns.collect::<Result<_, _>>().context("worker-dns")?,
+        dns_refresh: value_of(discovery.dns_refresh_secs).0,
     })
+}
+
+fn listed(entries: &[WorkerEntry]) -> Result<Vec<ListedWorker>, BadUrl> {
+    let listed = entries.iter().map(WorkerEntry::listed).collect::<Result<Vec<_>, _>>()?;
+    Ok(listed.concat())
+}
+
+/// Splits lists of URLs. The environment has only one text, and a URL contains neither space nor comma.
+fn split_urls(urls: Vec<String>) -> Vec<String> {
+    let parts = urls.iter().flat_map(|text| text.split([' ', '\t', '\n', ',']));
+    parts.filter(|url| !url.is_empty()).map(str::to_owned).collect()
+}
+
+/// Two listeners cannot share a port, unless they are on different addresses.
+fn check_ports(listen: SocketAddr, admin: SocketAddr) -> anyhow::Result<()> {
+    let overlap = listen.ip() == admin.ip() || listen.ip().is_unspecified() || admin.ip().is_unspecified();
+    let is_same = listen.port() == admin.port() && listen.port() != 0;
+    anyhow::ensure!(
+        !(is_same && overlap),
+        "admin-port {} is also the port of the client listener: choose another one",
+        admin.port()
+    );
+    Ok(())
+}
+
+/// Options, and those of which one must be set for the first to have an effect.
+const NEEDS: [(&str, &[&str]); 7] = [
+    ("queue-size", &["max-concurrent-requests", "max-concurrent-per-worker"]),
+    ("queue-timeout-secs", &["max-concurrent-requests", "max-concurrent-per-worker"]),
+    ("dns-refresh-secs", &["worker-dns"]),
+    ("dp-size", &["worker-urls"]),
+    ("handover-timeout-secs", &["handover"]),
+    ("record-max-bytes", &["record"]),
+    ("record-models", &["record"]),
+];
+
+/// Options that are set and have no effect, each with what it needs.
+pub fn unused(given: &Options) -> Vec<String> {
+    let tables = serde_json::to_value(given).unwrap_or_default();
+    let tables = tables.as_object().into_iter().flat_map(serde_json::Map::values);
+    let set: BTreeMap<&String, &Value> = tables.filter_map(Value::as_object).flatten().collect();
+    let is_set = |key: &&str| set.iter().any(|(name, value)| name == key && value.as_u64() != Some(0));
+    let is_unused = |(key, needs): &&(&str, &[&str])| is_set(key) && !needs.iter().any(is_set);
+    let tell = |(key, needs): &(&str, &[&str])| format!("{key} has no effect without {}", needs.join(" or "));
+    NEEDS.iter().filter(is_unused).map(tell).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn options_without_effect_are_reported() {
+        let unused = |text: &str| super::unused(&toml::from_str(text).unwrap());
+        assert_eq!(unused(""), [""; 0]);
+        let alone = unused("[admission]\nqueue-size = 10\nmax-concurrent-requests = 0");
+        assert_eq!(
+            alone,
+            ["queue-size has no effect without max-concurrent-requests or max-concurrent-per-worker"]
+        );
+        assert_eq!(unused("[admission]\nqueue-size = 10\nmax-concurrent-per-worker = 1"), [""; 0]);
+        assert_eq!(unused("[discovery]\ndp-size = 2"), ["dp-size has no effect without worker-urls"]);
+    }
+
+    #[test]
+    fn units_mean_the_same_in_a_file() {
+        let text = "[timeouts]\nidle-timeout-secs = \"5m\"\nconnect-timeout-secs = \"1500ms\"\n\
+                    [requests]\nmax-payload-size = \"16MiB\"\n[cache]\nmax-tree-size = \"1GiB\"\n\
+                    [server]\nhost = \"localhost\"\n[routing]\ndecision-headers = \"on\"";
+        let plan = planned(text).unwrap();
+        assert_eq!(plan.gateway.timeouts.idle, Duration::from_secs(300));
+        assert_eq!(plan.gateway.timeouts.connect, Duration::from_millis(1_500));
+        assert_eq!(plan.gateway.body_bytes_max, 16 << 20);
+        assert_eq!(plan.router.index.budget_bytes, 1 << 30);
+        assert!(plan.listen.ip().is_loopback());
+        assert_eq!(plan.gateway.decision_headers, DecisionHeaders::On);
+    }
+
+    #[test]
+    fn urls_are_separated_by_spaces_or_commas_and_may_end_with_v1() {
+        let plan = planned("[discovery]\nworker-urls = [\"http://a:1/v1 http://b:1, http://c:1/\"]").unwrap();
+        let urls: Vec<&str> = plan.sources.listed.iter().map(|listed| listed.address.url.as_str()).collect();
+        assert_eq!(urls, ["http://a:1", "http://b:1", "http://c:1"]);
+    }
 
     fn planned(text: &str) -> anyhow::Result<Plan> {
         plan(toml::from_str(text).unwrap())
@@ -367,6 +456,10 @@ mod tests {
             ("[routing]\npolicy = \"product\"\nshadow = [\"lmetric\"]", "`lmetric` is listed twice"),
             ("[server]\nlog-level = \"verbose\"", "log-level `verbose`"),
             ("[server]\nthreads = 999999999", "threads"),
+            ("[server]\nport = 29000", "admin-port 29000 is also the port of the client listener"),
+            ("[timeouts]\nidle-timeout-secs = \"0ms\"", "idle-timeout-secs must be at least 1"),
+            ("[timeouts]\nidle-timeout-secs = \"400000000500ms\"", "idle-timeout-secs must be at most"),
+            ("[discovery]\nworker-urls = [\"ftp://a\"]", "worker-urls: `ftp://a` is not a valid worker URL"),
             ("[cache]\nblock-hash = \"md5\"", "unknown hash `md5`"),
             ("[routing]\nsession-keys = [\"user\"]", "expected header:NAME"),
             ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is not a valid worker URL"),

@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-use warmroute_operate::{Fingerprints, check_paths};
+use warmroute_operate::Fingerprints;
 
 use crate::args::ServeArgs;
 use crate::config_reader::{Origin, named_files};
+use crate::given::{Given, refuse_files};
 use crate::logging;
-use crate::options::{check_environment, read_file};
-use crate::plan::plan;
+use crate::options::Written;
 use crate::runtime::runtime;
 
 /// How long the last lines of logs and traces may take at exit.
 const WRITERS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files.
-pub fn run(args: Box<ServeArgs>) -> anyhow::Result<()> {
-    check_environment()?;
+pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {
+    refuse_files(&args.urls)?;
     let fingerprints = Fingerprints::of(args.config.as_deref());
-    let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
-    let options = args.options.clone().over(file);
-    let fingerprints = fingerprints.and_files(&named_files(&options));
-    let origin = Origin { flags: args.options, file: args.config };
-    logging::start(&options)?;
-    let threads = options.server.threads.unwrap_or(0);
-    let plan = plan(options)?;
-    check_paths(&plan)?;
+    let given = Given::read(args.options, args.urls, args.config, written)?;
+    let fingerprints = fingerprints.and_files(&named_files(&given.options));
+    logging::start(&given.options).map_err(|error| given.explain(&error))?;
+    let threads = given.options.server.threads.unwrap_or(0);
+    let plan = given.plan()?;
+    given.check_start(&plan)?;
+    given.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    let origin = Origin { flags: given.flags, file: given.file };
     let runtime = runtime(threads)?;
     let served = runtime.block_on(warmroute_operate::serve(plan, origin, fingerprints));
     // Lines of the access log and of the trace are still being written. An output that blocks must not keep the process.

@@ -12,6 +12,7 @@ use warmroute_types::WorkerState;
 
 use crate::args::DemoArgs;
 use crate::config_reader::Origin;
+use crate::options::quantity::{ListenHost, OnOff};
 use crate::options::{Discovery, Options, Routing, Server};
 use crate::plan::plan;
 
@@ -76,13 +77,13 @@ impl Fleet {
 
 /// The gateway as a user would configure it, on free ports.
 fn options(urls: Vec<String>, policy: &str) -> Options {
-    let loopback = Some(Ipv4Addr::LOCALHOST.into());
+    let loopback = Some(ListenHost(Ipv4Addr::LOCALHOST.into()));
     Options {
         server: Server { host: loopback, port: Some(0), admin_port: Some(0), ..Server::default() },
         discovery: Discovery { worker_urls: Some(urls), ..Discovery::default() },
         routing: Routing {
             policy: Some(policy.to_owned()),
-            decision_headers: Some(true),
+            decision_headers: Some(OnOff(true)),
             ..Routing::default()
         },
         ..Options::default()

@@ -131,6 +131,15 @@ fn more(first: f64, last: f64) -> f64 {
     last / first
 }
 
+/// A gain in words.
+fn comparison(gain: f64) -> String {
+    match gain {
+        gain if gain >= 1.005 => format!("{gain:.2} x better"),
+        gain if gain <= 0.995 => format!("{:.2} x worse", gain.recip()),
+        _ => "the same".to_owned(),
+    }
+}
+
 /// The results as a table.
 pub fn as_table(args: &DemoArgs, workload: &Workload, runs: &[Run]) -> String {
     let mut table = format!(
@@ -147,14 +156,14 @@ pub fn as_table(args: &DemoArgs, workload: &Workload, runs: &[Run]) -> String {
     };
     let mut head: Vec<String> = runs.iter().map(|run| run.policy.clone()).collect();
     if runs.len() > 1 {
-        head.push(if runs.len() == 2 { "better by".to_owned() } else { "last : first".to_owned() });
+        head.push(if runs.len() == 2 { String::new() } else { "last to first".to_owned() });
     }
     line("", head);
     for row in ROWS {
         let figures: Vec<f64> = runs.iter().map(row.read).collect();
         let mut cells: Vec<String> = figures.iter().map(|&figure| (row.write)(figure)).collect();
         if let [first, .., last] = figures[..] {
-            cells.push(format!("{:.2} x", (row.gain)(first, last)));
+            cells.push(comparison((row.gain)(first, last)));
         }
         line(row.name, cells);
         if row.name == HIT_RATIO {
@@ -181,5 +190,8 @@ mod tests {
     fn better_is_above_one_whichever_way_the_figure_goes() {
         assert_eq!(less(100.0, 50.0), 2.0);
         assert_eq!(more(0.4, 0.8), 2.0);
+        assert_eq!(comparison(2.0), "2.00 x better");
+        assert_eq!(comparison(0.75), "1.33 x worse");
+        assert_eq!(comparison(1.001), "the same");
     }
 }

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{Direction, Endpoint, EventSource};
-use warmroute_follow::{Aligned, Card, Engine, align};
-use warmroute_probe::read_capacity;
+use warmroute_follow::{Aligned, Card, Engine, UnexpectedStatus, align};
+use warmroute_probe::{lacks_rank, read_capacity};
 use warmroute_wire::{Dialer, Scheme, Target, detect_scheme};
 
 use super::finding::Finding;
@@ -25,6 +26,8 @@ const KV_EVENTS: &str = "start it with --kv-events-config '{\"enable_kv_cache_ev
 pub struct EngineCheck {
     engine: Engine,
     ranks: u16,
+    /// Whether the ranks are configured. An engine without is not asked for them.
+    has_ranks: bool,
     events: Option<EventsEntry>,
     pub is_well: bool,
     pub version: Option<String>,
@@ -33,10 +36,11 @@ pub struct EngineCheck {
 }
 
 impl EngineCheck {
-    pub fn new(url: &str, ranks: u16, events: Option<EventsEntry>, dialer: &Dialer) -> EngineCheck {
+    pub fn new(url: &str, ranks: Option<u16>, events: Option<EventsEntry>, dialer: &Dialer) -> EngineCheck {
         EngineCheck {
             engine: Engine::new(url, dialer),
-            ranks,
+            ranks: ranks.unwrap_or(1),
+            has_ranks: ranks.is_some(),
             events,
             is_well: false,
             version: None,
@@ -104,7 +108,8 @@ impl EngineCheck {
             Ok(cards) if !cards.is_empty() => cards,
             Ok(_) => return self.add(Finding::trouble("it lists no model", "look at its GET /v1/models")),
             Err(error) => {
-                return self.add(Finding::trouble(format!("{error:#}"), "it must have GET /v1/models"));
+                let remedy = models_remedy(&error, plan);
+                return self.add(Finding::trouble(format!("{error:#}"), remedy));
             }
         };
         self.models = cards.iter().map(|card| card.id.clone()).collect();
@@ -141,6 +146,12 @@ impl EngineCheck {
                 "say how large its cache is with --worker-kv-tokens",
             ));
         };
+        if let Some(missing) = (0..self.ranks).find(|&rank| self.has_ranks && lacks_rank(&page, rank)) {
+            self.add(Finding::trouble(
+                format!("it has no data-parallel rank {missing}, and {} are configured", self.ranks),
+                "reduce --dp-size, or ranks of this worker; vLLM has as many as its --data-parallel-size",
+            ));
+        }
         let text = String::from_utf8_lossy(&page);
         if text.contains("enable_prefix_caching=\"False\"") {
             self.add(Finding::trouble("its prefix cache is off", "start it with --enable-prefix-caching"));
@@ -171,6 +182,8 @@ impl EngineCheck {
                         "it publishes no KV events: what it holds is presumed",
                         KV_EVENTS,
                     ));
+                    // Without events there is nothing to compare prompts with.
+                    return;
                 }
                 Ok(sources) => self.check_sources(&sources).await,
             },
@@ -265,5 +278,16 @@ impl EngineCheck {
             }
         };
         self.add(found);
+    }
+}
+
+/// What to do when the engine does not list its models.
+fn models_remedy(error: &anyhow::Error, plan: &Plan) -> &'static str {
+    let status = error.downcast_ref::<UnexpectedStatus>().map(|unexpected| unexpected.status);
+    let is_refused = matches!(status, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN));
+    match (is_refused, plan.gateway.dialer.authorization()) {
+        (true, None) => "the engine requires an API key: set --worker-api-key or --worker-api-key-file",
+        (true, Some(_)) => "the engine refuses the key of --worker-api-key or --worker-api-key-file",
+        (false, _) => "it must have GET /v1/models",
     }
 }

@@ -14,32 +14,31 @@ use std::collections::BTreeMap;
 use warmroute_discovery::EventsEntry;
 
 use crate::args::DoctorArgs;
-use crate::options::{check_environment, read_file};
-use crate::plan::{Plan, plan};
+use crate::given::{Given, file_and_urls};
+use crate::options::{Switch, Written};
+use crate::plan::Plan;
 use engine::EngineCheck;
 use finding::{Finding, Level};
 
 /// Runs all checks, prints the findings, and fails if something does not work.
-pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    check_environment()?;
-    let options = match &args.config {
-        Some(file) => args.options.clone().over(read_file(file)?),
-        None => args.options.clone(),
-    };
-    let plan = plan(options)?;
+pub fn run(args: DoctorArgs, written: &Written) -> anyhow::Result<()> {
+    let (file, urls) = file_and_urls(&args.places, args.config.as_deref(), written)?;
+    let given = Given::read(args.options, urls, file, written)?;
+    let plan = given.plan()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let troubles = runtime.block_on(check(&plan, args));
+    let troubles = runtime.block_on(check(&plan, &given.warnings(), args.requests));
     anyhow::ensure!(troubles == 0, "{troubles} thing(s) do not work");
     Ok(())
 }
 
-async fn check(plan: &Plan, args: &DoctorArgs) -> usize {
-    let configuration = fleet::configuration(plan);
+async fn check(plan: &Plan, warnings: &[String], requests: Switch) -> usize {
+    let mut configuration = fleet::configuration(plan);
+    configuration.extend(warnings.iter().map(|text| Finding::note(text, "set what it needs, or remove it")));
     let mut troubles = print_findings("configuration", &configuration);
     let mut checked = Vec::new();
     for (url, (ranks, events)) in listed_engines(plan) {
         let mut engine = EngineCheck::new(&url, ranks, events, &plan.gateway.dialer);
-        let findings = engine.check(plan, args.requests).await;
+        let findings = engine.check(plan, requests).await;
         troubles += print_findings(&url, &findings);
         checked.push(engine);
     }
@@ -51,10 +50,10 @@ async fn check(plan: &Plan, args: &DoctorArgs) -> usize {
 }
 
 /// The listed engines, each with its number of ranks and its event settings.
-fn listed_engines(plan: &Plan) -> BTreeMap<String, (u16, Option<EventsEntry>)> {
+fn listed_engines(plan: &Plan) -> BTreeMap<String, (Option<u16>, Option<EventsEntry>)> {
     let mut engines = BTreeMap::new();
     for listed in &plan.sources.listed {
-        let ranks = listed.address.rank.map_or(1, |rank| rank.saturating_add(1));
+        let ranks = listed.address.rank.map(|rank| rank.saturating_add(1));
         let entry = engines.entry(listed.address.url.clone()).or_insert((ranks, listed.kv_events.clone()));
         entry.0 = entry.0.max(ranks);
     }

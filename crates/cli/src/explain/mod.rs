@@ -22,12 +22,12 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         None => ExplainQuery::last(args.last),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let answer = runtime.block_on(query.send(&args.admin, args.admin_token.as_ref()))?;
+    let answer = runtime.block_on(query.send(&args.gateway))?;
     if args.json {
         println!("{}", answer.trim_end());
         return Ok(());
     }
-    let unreadable = || format!("{} does not answer as a warmroute admin listener does", args.admin);
+    let unreadable = || format!("{} does not answer as a warmroute admin listener does", args.gateway.admin);
     print!(
         "{}",
         match args.request {

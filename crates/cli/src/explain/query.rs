@@ -8,6 +8,7 @@ use http::{HeaderValue, StatusCode, Uri};
 use serde_json::Value;
 use warmroute_wire::{Dialer, HttpClient, WorkerTls};
 
+use crate::args::GatewayArgs;
 use crate::options::Secret;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,8 +33,8 @@ impl ExplainQuery {
     }
 
     /// Sends the query and returns the JSON answer.
-    pub async fn send(self, admin: &str, token: Option<&Secret>) -> anyhow::Result<String> {
-        let mut listener = AdminListener::new(admin, token)?;
+    pub async fn send(self, gateway: &GatewayArgs) -> anyhow::Result<String> {
+        let mut listener = AdminListener::new(gateway)?;
         match self.body {
             Some(body) => listener.post(&self.path, body).await,
             None => listener.get(&self.path).await,
@@ -44,17 +45,21 @@ impl ExplainQuery {
 /// A gateway's admin listener.
 pub struct AdminListener {
     url: String,
+    has_token: bool,
     client: HttpClient,
 }
 
 impl AdminListener {
-    /// The listener at this URL. Connections are made when needed.
-    pub fn new(url: &str, token: Option<&Secret>) -> anyhow::Result<AdminListener> {
+    /// The gateway's listener. Connections are made when needed.
+    pub fn new(gateway: &GatewayArgs) -> anyhow::Result<AdminListener> {
+        let GatewayArgs { admin: url, admin_token: token, admin_ca: ca } = gateway;
         check_url(url)?;
         let bearer = |token: &Secret| HeaderValue::try_from(format!("Bearer {}", token.reveal()));
-        let bearer = token.map(bearer).transpose().context("--admin-token")?;
-        let dialer = Dialer::new(bearer, WorkerTls::default())?;
-        Ok(AdminListener { url: url.to_owned(), client: HttpClient::new(url, TIMEOUT, dialer) })
+        let bearer = token.as_ref().map(bearer).transpose().context("--admin-token")?;
+        let dialer =
+            Dialer::new(bearer, WorkerTls { ca: ca.clone(), identity: None }).context("--admin-ca")?;
+        let client = HttpClient::new(url, TIMEOUT, dialer);
+        Ok(AdminListener { url: url.to_owned(), has_token: token.is_some(), client })
     }
 
     /// The page at this path.
@@ -81,19 +86,32 @@ impl AdminListener {
     }
 
     fn accept(&self, status: StatusCode, body: String) -> anyhow::Result<String> {
-        if status.is_success() { Ok(body) } else { bail!("{}", refusal(&self.url, status, &body)) }
+        if status.is_success() {
+            Ok(body)
+        } else {
+            bail!("{}", refusal(&self.url, self.has_token, status, &body))
+        }
     }
 }
 
 fn check_url(admin: &str) -> anyhow::Result<()> {
     let url: Uri = admin.parse().with_context(|| format!("--admin {admin}"))?;
-    anyhow::ensure!(url.scheme_str() == Some("http"), "--admin {admin}: expected http://HOST:PORT");
+    let is_http = matches!(url.scheme_str(), Some("http" | "https"));
+    anyhow::ensure!(is_http, "--admin {admin}: expected http://HOST:PORT or https://HOST:PORT");
     url.host().with_context(|| format!("--admin {admin}: no host"))?;
     Ok(())
 }
 
 /// The error for a refused query, with the gateway's own message if there is one.
-fn refusal(admin: &str, status: StatusCode, body: &str) -> String {
+fn refusal(admin: &str, has_token: bool, status: StatusCode, body: &str) -> String {
+    if status == StatusCode::UNAUTHORIZED {
+        return match has_token {
+            true => {
+                format!("{admin} refuses the admin token: check --admin-token or WARMROUTE_ADMIN_TOKEN")
+            }
+            false => format!("{admin} requires its admin token: set --admin-token or WARMROUTE_ADMIN_TOKEN"),
+        };
+    }
     let answer: Value = serde_json::from_str(body).unwrap_or_default();
     match answer["error"]["message"].as_str() {
         Some(message) => format!("{message} ({status})"),
@@ -107,10 +125,10 @@ mod tests {
 
     #[test]
     fn only_an_http_url_has_an_admin_address() {
-        for good in ["http://127.0.0.1:29000", "http://[::1]/"] {
+        for good in ["http://127.0.0.1:29000", "http://[::1]/", "https://a:1"] {
             check_url(good).unwrap();
         }
-        for bad in ["127.0.0.1:29000", "https://a:1", "gateway", ""] {
+        for bad in ["127.0.0.1:29000", "ftp://a:1", "gateway", ""] {
             assert!(check_url(bad).is_err(), "{bad}");
         }
     }
@@ -118,8 +136,12 @@ mod tests {
     #[test]
     fn a_refusal_shows_the_gateways_message() {
         let status = StatusCode::NOT_FOUND;
-        let text = refusal("http://a", status, r#"{"error":{"message":"no such thing"}}"#);
+        let text = refusal("http://a", false, status, r#"{"error":{"message":"no such thing"}}"#);
         assert_eq!(text, "no such thing (404 Not Found)");
-        assert!(refusal("http://a", status, "<html>").contains("is it a warmroute admin listener?"));
+        assert!(refusal("http://a", false, status, "<html>").contains("is it a warmroute admin listener?"));
+        for has_token in [false, true] {
+            let text = refusal("http://a", has_token, StatusCode::UNAUTHORIZED, "");
+            assert!(text.contains("--admin-token"), "{text}");
+        }
     }
 }

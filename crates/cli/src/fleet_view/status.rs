@@ -25,7 +25,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
 
 /// Reads until the gateway is ready, or the time to wait is over.
 async fn read(args: &StatusArgs) -> anyhow::Result<FleetReading> {
-    let mut listener = AdminListener::new(&args.gateway.admin, args.gateway.admin_token.as_ref())?;
+    let mut listener = AdminListener::new(&args.gateway)?;
     let until = Instant::now() + Duration::from_secs(args.wait);
     loop {
         let reading = FleetReading::take(&mut listener).await;

@@ -10,7 +10,7 @@ use crate::explain::query::AdminListener;
 /// Prints or shows the table.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut listener = AdminListener::new(&args.gateway.admin, args.gateway.admin_token.as_ref())?;
+    let mut listener = AdminListener::new(&args.gateway)?;
     let is_sensible = (0.1..=3_600.0).contains(&args.interval);
     anyhow::ensure!(is_sensible, "--interval must be between 0.1 and 3600 seconds");
     if args.once {

@@ -6,8 +6,7 @@ use anyhow::{Context, anyhow};
 use warmroute_discovery::line_of;
 use warmroute_types::redact_values;
 
-use super::Options;
-use super::groups::KEYS;
+use super::{KEYS, Options};
 
 /// Least similarity of an unknown key to a valid one for a suggestion.
 const SIMILARITY_MIN: f64 = 0.66;
@@ -20,29 +19,56 @@ pub fn read_file(path: &Path) -> anyhow::Result<Options> {
 
 /// Parses options from TOML text.
 pub fn parse(text: &str) -> anyhow::Result<Options> {
-    toml::from_str(text).map_err(|error| {
-        let described = describe(text, &error);
-        match unknown_key(error.message()).and_then(nearest) {
-            Some(nearest) => anyhow!("{described}help: did you mean `{nearest}`?"),
-            None => anyhow!("{described}"),
-        }
-    })
+    toml::from_str(text).map_err(|error| anyhow!(describe(text, &error)))
 }
 
 /// The error with its line and key. Values are never repeated: errors are logged and returned to the sender of a
 /// configuration, and with a mistyped key any value may be a secret.
 fn describe(text: &str, error: &toml::de::Error) -> String {
-    let (line, message) = (line_of(text, error), redact_values(error.message()));
-    match text.lines().nth(line - 1).and_then(key_in) {
-        Some(key) => format!("line {line}, {key}: {message}\n"),
-        None => format!("line {line}: {message}\n"),
+    let line = line_of(text, error);
+    let table = table_at(text, line);
+    if let Some(key) = unknown_key(error.message()) {
+        let path = table.map_or_else(|| key.to_owned(), |table| format!("{table}.{key}"));
+        let hint = nearest(key).map_or(String::new(), |nearest| format!("; did you mean `{nearest}`?"));
+        return format!("line {line}: unknown key `{path}`{hint}");
     }
+    let message = without_types(&redact_values(error.message()));
+    match text.lines().nth(line - 1).and_then(key_in) {
+        Some(key) => match table {
+            Some(table) => format!("line {line}, {table}.{key}: {message}"),
+            None => format!("line {line}, {key}: {message}"),
+        },
+        None => format!("line {line}: {message}"),
+    }
+}
+
+/// The table that a line is in, if it is a valid one. A line that looks like a header may be part of a value.
+fn table_at(text: &str, line: usize) -> Option<&str> {
+    let header = |line: &'_ str| line.trim().starts_with('[');
+    let above: Vec<&str> = text.lines().take(line).collect();
+    let header = above.into_iter().rev().find(|line| header(line))?;
+    let name = header.trim().trim_start_matches('[').split(']').next()?.trim();
+    let is_valid = |(_, shown): &(String, String)| shown == name;
+    (header.trim() != text.lines().nth(line - 1)?.trim() && valid_keys().iter().any(is_valid)).then_some(name)
 }
 
 /// The key set in a line, if it is valid. A line that looks like one may be part of a value.
 fn key_in(line: &str) -> Option<String> {
     let written = line.split_once('=')?.0.trim().replace('_', "-");
-    valid_keys().into_iter().find(|(key, _)| *key == written).map(|(_, shown)| shown)
+    valid_keys().into_iter().any(|(key, _)| key == written).then_some(written)
+}
+
+/// The message with words in place of the names of types.
+pub fn without_types(message: &str) -> String {
+    const WORDS: [(&str, &str); 6] = [
+        ("expected u16", "expected a number from 0 to 65535"),
+        ("expected u32", "expected a whole number"),
+        ("expected u64", "expected a whole number"),
+        ("expected usize", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected f32", "expected a number"),
+    ];
+    WORDS.iter().fold(message.to_owned(), |message, (name, words)| message.replace(name, words))
 }
 
 /// The key in serde's message "unknown field `KEY`".
@@ -61,13 +87,15 @@ fn nearest(key: &str) -> Option<String> {
 fn valid_keys() -> Vec<(String, String)> {
     let mut valid: Vec<(String, String)> =
         ["aliases", "workers"].map(|name| (name.to_owned(), name.to_owned())).into();
-    for (table, keys) in KEYS {
+    for &(table, keys) in KEYS {
         valid.push((table.to_owned(), table.to_owned()));
         for key in keys.iter().map(|key| key.replace('_', "-")) {
             valid.push((key.clone(), format!("{table}.{key}")));
         }
     }
-    valid.extend(["url", "ranks", "models"].map(|key| (key.to_owned(), format!("workers.{key}"))));
+    valid.extend(
+        ["url", "ranks", "models", "kv-events"].map(|key| (key.to_owned(), format!("workers.{key}"))),
+    );
     valid
 }
 
@@ -98,13 +126,28 @@ mod tests {
             assert!(error.contains(place) && error.contains(hint), "{text}: {error}");
         }
         let error = format!("{:#}", parse("[server]\nzzzz = 1").unwrap_err());
-        assert!(!error.contains("did you mean"), "{error}");
+        assert_eq!(error, "line 2: unknown key `server.zzzz`");
+        let error = format!("{:#}", parse("[server]\npolicy = \"random\"").unwrap_err());
+        assert_eq!(error, "line 2: unknown key `server.policy`; did you mean `routing.policy`?");
     }
 
     #[test]
     fn values_of_the_wrong_type_are_reported_with_their_key() {
         let error = format!("{:#}", parse("[server]\nport = \"many\"").unwrap_err());
-        assert!(error.contains("line 2, server.port: invalid type, expected u16"), "{error}");
+        assert!(
+            error.contains("line 2, server.port: invalid type, expected a number from 0 to 65535"),
+            "{error}"
+        );
+        let error =
+            format!("{:#}", parse("[[workers]]\nurl = \"http://a\"\nkv-events = \"tcp\"").unwrap_err());
+        assert!(
+            error.contains("line 3, workers.kv-events: invalid type, expected a table such as {"),
+            "{error}"
+        );
+        let error = format!("{:#}", parse("[timeouts]\nidle-timeout-secs = \"soon\"").unwrap_err());
+        assert!(error.contains("line 2, timeouts.idle-timeout-secs: expected a time"), "{error}");
+        let error = format!("{:#}", parse("server = 3").unwrap_err());
+        assert_eq!(error, "line 1, server: invalid type, expected a table");
         let error = format!("{:#}", parse("[sharing]\nshare = 3").unwrap_err());
         assert!(error.contains("line 2, sharing.share: expected a string, or a list"), "{error}");
         let options =

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -14,6 +15,7 @@ use warmroute_record::{LineFormat, ModelNames};
 use warmroute_types::OptionValue;
 
 use super::named::named;
+use super::quantity::{ByteSize, ListenHost, Millis, OnOff, Secs, Spans};
 use super::secret::Secret;
 
 /// Approximate memory of a span in the index, in bytes.
@@ -25,6 +27,10 @@ fn gateway() -> warmroute_gateway::Config {
 
 fn index() -> warmroute_index::Config {
     warmroute_index::Config::default()
+}
+
+fn secs(secs: u64) -> Secs {
+    Secs(Duration::from_secs(secs))
 }
 
 fn probe() -> warmroute_probe::Config {
@@ -56,21 +62,21 @@ macro_rules! environment_name {
 }
 
 /// Defines one group: a struct whose fields are flags, environment variables and keys of the file, how two layers combine,
-/// and its keys. All three names come from the field's name.
+/// and its keys. All three names come from the field's name. `-h` shows the options with `hide_short_help = false`.
 macro_rules! group {
     (
-        $(#[$about:meta])* $name:ident in $table:literal ($heading:literal) {
+        $(#[$about:meta])* $name:ident ($heading:literal) {
             $( $(#[$meta:meta])* $field:ident: $type:ty = $default:expr, )*
         }
     ) => {
         $(#[$about])*
         #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[command(next_help_heading = $heading)]
-        #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+        #[serde(default, deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
         pub struct $name {
             $(
+                #[arg(long, env = environment_name!($field), hide_env = true, hide_short_help = true)]
                 $(#[$meta])*
-                #[arg(long, env = environment_name!($field), hide_env = true)]
                 #[serde(skip_serializing_if = "Option::is_none")]
                 pub $field: Option<$type>,
             )*
@@ -85,22 +91,26 @@ macro_rules! group {
                 $name { $( $field: $default, )* }
             }
 
-            const KEYS: &'static [&'static str] = &[$( stringify!($field) ),*];
+            pub(super) const KEYS: &'static [&'static str] = &[$( stringify!($field) ),*];
         }
     };
 }
 
 group! {
     /// Listeners, logs, shutdown.
-    Server in "server" ("Server") {
+    Server ("Server") {
         /// Address of the client listener [default: 0.0.0.0]
-        host: IpAddr = Some(IpAddr::from([0, 0, 0, 0])),
+        #[arg(hide_short_help = false)]
+        host: ListenHost = Some(ListenHost(IpAddr::from([0, 0, 0, 0]))),
         /// Port of the client listener; 0 picks a free port [default: 30000]
+        #[arg(hide_short_help = false)]
         port: u16 = Some(30_000),
         /// Address of the admin listener [default: 127.0.0.1]
-        admin_host: IpAddr = Some(IpAddr::from([127, 0, 0, 1])),
-        /// Port of the admin listener (health, metrics, workers); 0 picks a free port [default: 29000]
-        #[arg(alias = "prometheus-port")]
+        admin_host: ListenHost = Some(ListenHost(IpAddr::from([127, 0, 0, 1]))),
+        /// Port of the admin listener: health, metrics, workers [default: 29000]
+        ///
+        /// 0 picks a free port.
+        #[arg(hide_short_help = false, value_name = "PORT", alias = "prometheus-port")]
         admin_port: u16 = Some(29_000),
         /// Maximum concurrent client connections; further clients wait to be accepted [default: 16384]
         #[arg(value_name = "CONNECTIONS")]
@@ -108,22 +118,25 @@ group! {
         /// Threads that serve requests; 0 is one per core [default: 0]
         threads: usize = Some(0),
         /// Time for requests to finish after SIGTERM; then they are aborted [default: 600]
-        #[arg(value_name = "SECONDS")]
-        drain_timeout_secs: u64 = Some(600),
+        #[arg(value_name = "TIME")]
+        drain_timeout_secs: Secs = Some(secs(600)),
         /// Unix socket for zero-downtime restarts: a new process takes over the listeners of the running one, then
         /// waits for its own successor
         #[arg(value_name = "PATH")]
         handover: PathBuf = None,
         /// How long to wait for the running process to hand over; on timeout the new process exits and the old one
         /// continues [default: 30]
-        #[arg(value_name = "SECONDS")]
-        handover_timeout_secs: u64 = Some(30),
-        /// File that keeps cache predictions and learned worker latencies across restarts. It contains no prompt
-        /// text, but it can confirm a guessed prompt: keep it private
+        #[arg(value_name = "TIME")]
+        handover_timeout_secs: Secs = Some(secs(30)),
+        /// File that keeps cache predictions and learned worker latencies across restarts
+        ///
+        /// It contains no prompt text, but it can confirm a guessed prompt: keep it private.
         #[arg(value_name = "FILE")]
         state: PathBuf = None,
-        /// Log level (error, warn, info, debug, trace), or a filter such as warmroute_gateway=debug [default: info]
-        #[arg(value_name = "LEVEL")]
+        /// Log level: error, warn, info, debug or trace [default: info]
+        ///
+        /// A filter such as warmroute_gateway=debug is accepted too.
+        #[arg(hide_short_help = false, value_name = "LEVEL")]
         log_level: String = Some("info".to_owned()),
         /// Format of log lines [default: text]
         #[arg(value_enum)]
@@ -173,19 +186,21 @@ impl OptionValue for ClientWorkerApi {
 
 group! {
     /// Where workers come from.
-    Discovery in "discovery" ("Discovery") {
-        /// Base URLs of the engines, without /v1; separated by spaces or commas (in the environment: commas)
+    Discovery ("Discovery") {
+        /// URLs of the engines, separated by spaces or commas; the same as URL arguments
         #[arg(value_name = "URL", num_args = 1.., value_delimiter = ',',)]
+        #[serde(deserialize_with = "one_or_many")]
         worker_urls: Vec<String> = None,
         /// TOML file with a list of [[workers]], read again when it changes
-        #[arg(value_name = "FILE")]
+        #[arg(hide_short_help = false, value_name = "FILE")]
         worker_file: PathBuf = None,
         /// Host names whose A and AAAA records are engines, as http://NAME:PORT
-        #[arg(value_name = "URL", num_args = 1.., value_delimiter = ',',)]
+        #[arg(hide_short_help = false, value_name = "URL", num_args = 1.., value_delimiter = ',',)]
+        #[serde(deserialize_with = "one_or_many")]
         worker_dns: Vec<String> = None,
         /// How often to resolve --worker-dns [default: 10]
-        #[arg(value_name = "SECONDS")]
-        dns_refresh_secs: u64 = Some(10),
+        #[arg(value_name = "TIME")]
+        dns_refresh_secs: Secs = Some(secs(10)),
         /// Data-parallel ranks behind each URL of --worker-urls; each rank is a worker with its own cache
         #[arg(value_name = "RANKS")]
         dp_size: u16 = None,
@@ -194,14 +209,18 @@ group! {
 
 group! {
     /// How workers are chosen.
-    Routing in "routing" ("Routing") {
-        /// Routing policy: expected_ttft, cache_aware, sticky_least_loaded, weighted_score, product, dual_choice,
+    Routing ("Routing") {
+        /// Routing policy [default: expected_ttft]
+        ///
+        /// One of expected_ttft, cache_aware, sticky_least_loaded, weighted_score, product, dual_choice,
         /// prefix_affinity, session_affinity, least_loaded, power_of_two, round_robin or random. Parameters follow
         /// the name, as in cache_aware:preset=high_affinity:balance=either, weighted_score:affinity=3:queue=1 or
-        /// least_loaded:signal=waiting [default: expected_ttft]
+        /// least_loaded:signal=waiting.
+        #[arg(hide_short_help = false)]
         policy: String = Some("expected_ttft".to_owned()),
         /// Policies to evaluate on live traffic without acting on them; metrics show what they would choose
         #[arg(value_name = "POLICY", num_args = 1.., value_delimiter = ',',)]
+        #[serde(deserialize_with = "one_or_many")]
         shadow: Vec<String> = Some(Vec::new()),
         /// Part of the prompt that prefix_affinity and dual_choice hash [default: tokens]
         #[arg(value_parser = named::<PrefixSpan>())]
@@ -218,16 +237,19 @@ group! {
         /// Where to look for a session name, in order: header:NAME or body:FIELD [default: header:x-session-id,
         /// header:x-user-id,header:x-tenant-id,header:x-correlation-id,body:session_id,body:user,body:prompt_cache_key]
         #[arg(value_name = "KEY", value_delimiter = ',',)]
+        #[serde(deserialize_with = "one_or_many")]
         session_keys: Vec<String> = Some(SessionKey::default_order().iter().map(ToString::to_string).collect()),
-        /// Add x-warmroute-* response headers with the chosen worker and the reason [default: off]
-        #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new())]
-        decision_headers: bool = Some(false),
+        /// Name worker and reason in response headers [default: off]
+        ///
+        /// The headers are x-warmroute-worker, -policy, -reason, -cached-tokens and others.
+        #[arg(hide_short_help = false, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+        decision_headers: OnOff = Some(OnOff(false)),
     }
 }
 
 group! {
     /// The cache index, and parameters of cache-aware policies.
-    Cache in "cache" ("Cache") {
+    Cache ("Cache") {
         /// cache_aware: share of the prompt that must match, 0 to 1 [default: 0.3]
         #[arg(value_name = "SHARE")]
         cache_threshold: f64 = None,
@@ -237,19 +259,19 @@ group! {
         /// cache_aware: overloaded when in-flight requests exceed this multiple of the least loaded worker's [default: 1.5]
         #[arg(value_name = "TIMES")]
         balance_rel_threshold: f64 = None,
-        /// Memory limit of the cache index, in units of 32 bytes (about one span each) [default: 67108864]
-        #[arg(value_name = "SPANS")]
-        max_tree_size: usize = Some(index().budget_bytes / BYTES_PER_SPAN),
+        /// Memory limit of the cache index; a plain number is in units of 32 bytes, about one span each [default: 67108864]
+        #[arg(value_name = "SIZE")]
+        max_tree_size: Spans = Some(Spans(index().budget_bytes / BYTES_PER_SPAN)),
         /// Hash of blocks and chunks: xxh3, or the slower sha256 or blake2b where a standard hash is required
         /// [default: xxh3]
         #[arg(value_name = "HASH")]
         block_hash: String = Some("xxh3".to_owned()),
         /// How often to evict expired entries from the cache index [default: 120]
-        #[arg(value_name = "SECONDS")]
-        eviction_interval_secs: u64 = Some(120),
+        #[arg(value_name = "TIME")]
+        eviction_interval_secs: Secs = Some(secs(120)),
         /// How long a prompt is presumed to be cached after its last use [default: 1800]
-        #[arg(value_name = "SECONDS")]
-        presumed_ttl_secs: u64 = Some(index().presumed_ttl.0 / 1_000_000),
+        #[arg(value_name = "TIME")]
+        presumed_ttl_secs: Secs = Some(secs(index().presumed_ttl.0 / 1_000_000)),
         /// KV cache size of a worker whose metrics do not report it [default: 500000]
         #[arg(value_name = "TOKENS")]
         worker_kv_tokens: u64 = Some(index().presumed_tokens),
@@ -262,7 +284,7 @@ group! {
 
 group! {
     /// KV events of engines.
-    Events in "events" ("KV events") {
+    Events ("KV events") {
         /// Detect and follow the engines' KV events [default: auto]
         #[arg(value_enum)]
         kv_events: Following = Some(Following::Auto),
@@ -270,9 +292,12 @@ group! {
         /// them apart
         #[arg(value_name = "ENDPOINT")]
         kv_events_bind: String = None,
-        /// Where to find tokenizer files: DIR, ORG/NAME in the Hugging Face cache, or MODEL=DIR for one model. The
-        /// engines' own paths are tried too
+        /// Where to find tokenizer files, to follow KV events: DIR, ORG/NAME or MODEL=DIR
+        ///
+        /// ORG/NAME is looked up in the Hugging Face cache. MODEL=DIR applies to one model. The engines' own paths are
+        /// tried too.
         #[arg(value_name = "PATH", num_args = 1.., value_delimiter = ',',)]
+        #[serde(deserialize_with = "one_or_many")]
         model_path: Vec<String> = None,
         /// Unit in which prompts are compared with KV events [default: auto]
         #[arg(value_parser = named::<MatchingUnit>())]
@@ -297,13 +322,13 @@ pub enum Following {
 
 group! {
     /// How requests are read and forwarded.
-    Requests in "requests" ("Requests") {
+    Requests ("Requests") {
         /// Largest JSON body; uploads are streamed without a limit [default: 67108864]
-        #[arg(value_name = "BYTES")]
-        max_payload_size: usize = Some(gateway().body_bytes_max),
+        #[arg(value_name = "SIZE")]
+        max_payload_size: ByteSize = Some(ByteSize(gateway().body_bytes_max)),
         /// Memory limit for the JSON bodies of all requests; beyond it requests get 503 [default: 1073741824]
-        #[arg(value_name = "BYTES")]
-        max_buffered_bytes: usize = Some(gateway().bodies_bytes_max),
+        #[arg(value_name = "SIZE")]
+        max_buffered_bytes: ByteSize = Some(ByteSize(gateway().bodies_bytes_max)),
         /// Retries on other workers when a worker fails before the first byte [default: 2]
         #[arg(value_name = "TIMES")]
         retry_max_retries: u32 = Some(gateway().retries_max),
@@ -312,32 +337,32 @@ group! {
 
 group! {
     /// Time limits for clients and workers.
-    Timeouts in "timeouts" ("Timeouts") {
+    Timeouts ("Timeouts") {
         /// Time for a client to send a request head, or to start its next request [default: 60]
-        #[arg(value_name = "SECONDS")]
-        client_head_timeout_secs: u64 = Some(gateway().timeouts.head.as_secs()),
+        #[arg(value_name = "TIME")]
+        client_head_timeout_secs: Secs = Some(Secs(gateway().timeouts.head)),
         /// Time for a client to send its body, plus one second for every KiB received [default: 30]
-        #[arg(value_name = "SECONDS")]
-        client_body_timeout_secs: u64 = Some(gateway().timeouts.body.as_secs()),
+        #[arg(value_name = "TIME")]
+        client_body_timeout_secs: Secs = Some(Secs(gateway().timeouts.body)),
         /// Time to connect to a worker [default: 5]
-        #[arg(value_name = "SECONDS")]
-        connect_timeout_secs: u64 = Some(gateway().timeouts.connect.as_secs()),
+        #[arg(value_name = "TIME")]
+        connect_timeout_secs: Secs = Some(Secs(gateway().timeouts.connect)),
         /// Time until a response's first byte; without streaming it follows the last token [default: 600]
-        #[arg(value_name = "SECONDS")]
-        first_byte_timeout_secs: u64 = Some(gateway().timeouts.first_byte.as_secs()),
+        #[arg(value_name = "TIME")]
+        first_byte_timeout_secs: Secs = Some(Secs(gateway().timeouts.first_byte)),
         /// Longest pause between two chunks of a response [default: 300]
-        #[arg(value_name = "SECONDS")]
-        idle_timeout_secs: u64 = Some(gateway().timeouts.idle.as_secs()),
+        #[arg(value_name = "TIME")]
+        idle_timeout_secs: Secs = Some(Secs(gateway().timeouts.idle)),
         // Other routers use 1800, which cuts off long responses.
         /// Time limit of a whole request; 0 is none [default: 0]
-        #[arg(value_name = "SECONDS")]
-        request_timeout_secs: u64 = Some(gateway().timeouts.total.unwrap_or_default().as_secs()),
+        #[arg(value_name = "TIME")]
+        request_timeout_secs: Secs = Some(Secs(gateway().timeouts.total.unwrap_or_default())),
     }
 }
 
 group! {
     /// Limits on concurrent requests and on rates.
-    Admission in "admission" ("Admission") {
+    Admission ("Admission") {
         /// Maximum concurrent requests; further ones wait in the admission queue; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
         max_concurrent_requests: u32 = Some(gateway().admission.running_max),
@@ -348,15 +373,15 @@ group! {
         #[arg(value_name = "REQUESTS")]
         queue_size: usize = Some(gateway().admission.waiting_max),
         /// Longest wait in the admission queue; then a request gets 429 [default: 60]
-        #[arg(value_name = "SECONDS")]
-        queue_timeout_secs: u64 = Some(gateway().admission.wait_max.as_secs()),
+        #[arg(value_name = "TIME")]
+        queue_timeout_secs: Secs = Some(Secs(gateway().admission.wait_max)),
         /// Header that sets a request's priority: high, normal or low; `off` ignores priorities [default:
         /// x-warmroute-priority]
         #[arg(value_name = "NAME")]
         priority_header: String = Some("x-warmroute-priority".to_owned()),
         /// Let every client request high priority; otherwise only keys with priority=high may [default: off]
-        #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new())]
-        allow_high_priority: bool = Some(false),
+        #[arg(value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+        allow_high_priority: OnOff = Some(OnOff(false)),
         /// Header that names the tenant; `api-key` uses the API key [default: api-key]
         #[arg(value_name = "NAME")]
         tenant_header: String = Some("api-key".to_owned()),
@@ -371,9 +396,11 @@ group! {
 
 group! {
     /// Authentication, TLS, and what workers see of clients.
-    Security in "security" ("Security") {
-        /// File with one API key per line, read again when it changes. Without it, no authentication
-        #[arg(value_name = "FILE")]
+    Security ("Security") {
+        /// File with one API key per line; without it, no authentication
+        ///
+        /// It is read again when it changes.
+        #[arg(hide_short_help = false, value_name = "FILE")]
         api_keys_file: PathBuf = None,
         /// Token for the admin listener. Prefer the environment or a file: other users can see flags
         #[arg(value_name = "TOKEN", hide_env_values = true)]
@@ -383,7 +410,7 @@ group! {
         #[arg(value_name = "FILE", conflicts_with = "admin_token")]
         admin_token_file: PathBuf = None,
         /// API key to send to workers with requests and probes
-        #[arg(value_name = "KEY", hide_env_values = true)]
+        #[arg(hide_short_help = false, value_name = "KEY", hide_env_values = true)]
         #[serde(skip_serializing)]
         worker_api_key: Secret = None,
         /// File with the worker API key
@@ -426,8 +453,8 @@ group! {
         #[serde(with = "super::named")]
         forwarded_headers: Forwarded = Some(gateway().forwarded),
         /// Let a request choose its worker with the header x-warmroute-worker, named as in GET /workers [default: off]
-        #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new())]
-        allow_worker_choice: bool = Some(false),
+        #[arg(value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+        allow_worker_choice: OnOff = Some(OnOff(false)),
         /// Who may add, remove and flush workers on the client listener, by /workers, /add_worker, /remove_worker,
         /// /list_workers and /flush_cache [default: off]
         #[arg(value_parser = named::<ClientWorkerApi>())]
@@ -438,36 +465,36 @@ group! {
 
 group! {
     /// Probes of workers.
-    Health in "health" ("Health") {
+    Health ("Health") {
         /// Path that returns 200 if an engine is healthy [default: /health]
         #[arg(value_name = "PATH")]
         health_check_endpoint: String = Some(probe().health_path),
         // Other routers use 60, so that clients would find a dead idle worker first.
         /// How often to check a ready worker; others are checked twice a second [default: 5]
-        #[arg(value_name = "SECONDS")]
-        health_check_interval_secs: u64 = Some(probe().health_interval.as_secs()),
+        #[arg(value_name = "TIME")]
+        health_check_interval_secs: Secs = Some(Secs(probe().health_interval)),
         /// Time for a worker to answer a probe [default: 2]
-        #[arg(value_name = "SECONDS")]
-        health_check_timeout_secs: u64 = Some(probe().timeout.as_secs()),
+        #[arg(value_name = "TIME")]
+        health_check_timeout_secs: Secs = Some(Secs(probe().timeout)),
         /// Consecutive failures after which a worker gets no more requests [default: 3]
         #[arg(value_name = "TIMES")]
         health_failure_threshold: u32 = Some(HealthConfig::default().failures_max),
         /// How often to read the engines' load [default: 1000]
-        #[arg(value_name = "MS")]
-        load_interval_ms: u64 = Some(probe().load_interval.as_millis() as u64),
+        #[arg(value_name = "TIME")]
+        load_interval_ms: Millis = Some(Millis(probe().load_interval)),
     }
 }
 
 group! {
     /// Recording of traces for the lab.
-    Recording in "recording" ("Recording") {
+    Recording ("Recording") {
         /// Record every request for `lab simulate --trace`: times, lengths and keyed hashes, no text. An existing
         /// file is renamed to FILE.DATE; the last 9 are kept
         #[arg(value_name = "FILE")]
         record: PathBuf = None,
         /// Size at which the record is renamed to FILE.DATE and started anew [default: 268435456]
-        #[arg(value_name = "BYTES")]
-        record_max_bytes: u64 = Some(256 << 20),
+        #[arg(value_name = "SIZE")]
+        record_max_bytes: ByteSize = Some(ByteSize(256 << 20)),
         /// How the record names models [default: hashed]
         #[arg(value_parser = named::<ModelNames>())]
         #[serde(with = "super::named")]
@@ -477,9 +504,11 @@ group! {
 
 group! {
     /// Sharing state between routers.
-    Sharing in "sharing" ("Several routers") {
-        /// How to share state with peer routers: mesh, or one or more of redis://HOST:PORT (rediss:// for TLS)
-        #[arg(value_name = "HOW", num_args = 1.., value_delimiter = ',',)]
+    Sharing ("Several routers") {
+        /// Share state with peer routers: mesh, or redis://HOST:PORT
+        ///
+        /// Several Redis servers may be given; rediss:// is Redis over TLS.
+        #[arg(hide_short_help = false, value_name = "HOW", num_args = 1.., value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         share: Vec<String> = Some(Vec::new()),
         /// File with the secret that all peers share. Further lines are accepted from peers too, for rotation
@@ -527,19 +556,3 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<
         OneOrMany::Many(list) => list,
     }))
 }
-
-/// Every table of the file and its keys, with `_` for `-`.
-pub(super) const KEYS: [(&str, &[&str]); 12] = [
-    ("server", Server::KEYS),
-    ("discovery", Discovery::KEYS),
-    ("routing", Routing::KEYS),
-    ("cache", Cache::KEYS),
-    ("events", Events::KEYS),
-    ("requests", Requests::KEYS),
-    ("timeouts", Timeouts::KEYS),
-    ("admission", Admission::KEYS),
-    ("security", Security::KEYS),
-    ("health", Health::KEYS),
-    ("recording", Recording::KEYS),
-    ("sharing", Sharing::KEYS),
-];

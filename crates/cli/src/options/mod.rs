@@ -7,8 +7,10 @@ mod environment;
 mod file;
 pub mod groups;
 pub mod named;
+pub mod quantity;
 mod secret;
 mod switch;
+mod written;
 
 use std::collections::BTreeMap;
 
@@ -16,102 +18,81 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use warmroute_discovery::WorkerEntry;
 
-pub use environment::check_environment;
-pub use file::{most_similar, parse, read_file};
-pub use groups::{
-    Admission, Cache, Discovery, Events, Health, Recording, Requests, Routing, Security, Server, Sharing,
-    Timeouts,
-};
+pub use environment::{check_environment, is_service_link};
+pub use file::{most_similar, parse, read_file, without_types};
+pub use quantity::OnOff;
 pub use secret::Secret;
 pub use switch::Switch;
+pub use written::Written;
 
-/// All options.
-#[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Options {
-    /// Listeners, logs, shutdown.
-    #[command(flatten)]
-    pub server: Server,
-    /// Where workers come from.
-    #[command(flatten)]
-    pub discovery: Discovery,
-    /// How workers are chosen.
-    #[command(flatten)]
-    pub routing: Routing,
-    /// The cache index, and parameters of cache-aware policies.
-    #[command(flatten)]
-    pub cache: Cache,
-    /// KV events of engines.
-    #[command(flatten)]
-    pub events: Events,
-    /// How requests are read and forwarded.
-    #[command(flatten)]
-    pub requests: Requests,
-    /// Time limits for clients and workers.
-    #[command(flatten)]
-    pub timeouts: Timeouts,
-    /// Limits on concurrent requests and on rates.
-    #[command(flatten)]
-    pub admission: Admission,
-    /// Authentication, TLS, and what workers see of clients.
-    #[command(flatten)]
-    pub security: Security,
-    /// Probes of workers.
-    #[command(flatten)]
-    pub health: Health,
-    /// Recording of traces for the lab.
-    #[command(flatten)]
-    pub recording: Recording,
-    /// Sharing state between routers.
-    #[command(flatten)]
-    pub sharing: Sharing,
-    /// Model aliases (file only).
-    #[arg(skip)]
-    pub aliases: BTreeMap<String, String>,
-    /// Workers with settings of their own (file only).
-    #[arg(skip)]
-    pub workers: Vec<WorkerEntry>,
+/// Defines all options from their groups. A table of the file has the name of the field.
+macro_rules! options {
+    ($( $(#[$about:meta])* $table:ident: $group:ident, )*) => {
+        pub use groups::{$($group),*};
+
+        /// All options.
+        #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields, rename_all = "kebab-case", expecting = "a table of options")]
+        pub struct Options {
+            $(
+                $(#[$about])*
+                #[command(flatten)]
+                pub $table: $group,
+            )*
+            /// Model aliases (file only).
+            #[arg(skip)]
+            pub aliases: BTreeMap<String, String>,
+            /// Workers with settings of their own (file only).
+            #[arg(skip)]
+            pub workers: Vec<WorkerEntry>,
+        }
+
+        /// Every table of the file and its keys, with `_` for `-`.
+        const KEYS: &[(&str, &[&str])] = &[$( (stringify!($table), $group::KEYS) ),*];
+
+        impl Options {
+            /// These options, with gaps filled from `below`.
+            pub fn over(self, below: Options) -> Options {
+                Options {
+                    $( $table: self.$table.over(below.$table), )*
+                    aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
+                    workers: if self.workers.is_empty() { below.workers } else { self.workers },
+                }
+            }
+
+            /// The default of every option.
+            pub fn defaults() -> Options {
+                Options { $( $table: $group::defaults(), )* ..Options::default() }
+            }
+        }
+    };
 }
 
-impl Options {
-    /// These options, with gaps filled from `below`.
-    pub fn over(self, below: Options) -> Options {
-        Options {
-            server: self.server.over(below.server),
-            discovery: self.discovery.over(below.discovery),
-            routing: self.routing.over(below.routing),
-            cache: self.cache.over(below.cache),
-            events: self.events.over(below.events),
-            requests: self.requests.over(below.requests),
-            timeouts: self.timeouts.over(below.timeouts),
-            admission: self.admission.over(below.admission),
-            security: self.security.over(below.security),
-            health: self.health.over(below.health),
-            recording: self.recording.over(below.recording),
-            sharing: self.sharing.over(below.sharing),
-            aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
-            workers: if self.workers.is_empty() { below.workers } else { self.workers },
-        }
-    }
-
-    /// The default of every option.
-    pub fn defaults() -> Options {
-        Options {
-            server: Server::defaults(),
-            discovery: Discovery::defaults(),
-            routing: Routing::defaults(),
-            cache: Cache::defaults(),
-            events: Events::defaults(),
-            requests: Requests::defaults(),
-            timeouts: Timeouts::defaults(),
-            admission: Admission::defaults(),
-            security: Security::defaults(),
-            health: Health::defaults(),
-            recording: Recording::defaults(),
-            sharing: Sharing::defaults(),
-            ..Options::default()
-        }
-    }
+options! {
+    /// Listeners, logs, shutdown.
+    server: Server,
+    /// Where workers come from.
+    discovery: Discovery,
+    /// How workers are chosen.
+    routing: Routing,
+    /// The cache index, and parameters of cache-aware policies.
+    cache: Cache,
+    /// KV events of engines.
+    events: Events,
+    /// How requests are read and forwarded.
+    requests: Requests,
+    /// Time limits for clients and workers.
+    timeouts: Timeouts,
+    /// Limits on concurrent requests and on rates.
+    admission: Admission,
+    /// Authentication, TLS, and what workers see of clients.
+    security: Security,
+    /// Probes of workers.
+    health: Health,
+    /// Recording of traces for the lab.
+    recording: Recording,
+    /// Sharing state between routers.
+    sharing: Sharing,
 }
 
 #[cfg(test)]
@@ -138,7 +119,7 @@ mod tests {
         ];
         for (table, none_allowed) in &tables {
             let given = printed[table].as_table().unwrap().len();
-            let all = groups::KEYS.iter().find(|(name, _)| name == table).unwrap().1.len();
+            let all = KEYS.iter().find(|(name, _)| name == table).unwrap().1.len();
             assert_eq!(given, all - none_allowed, "[{table}]");
         }
     }
@@ -166,7 +147,8 @@ mod tests {
         let unit = include_str!("../../../../deploy/warmroute.service");
         let stop_s = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();
         let stop_s: u64 = stop_s.parse().unwrap();
-        assert!(stop_s >= Options::defaults().server.drain_timeout_secs.unwrap() + 60, "{stop_s}");
+        let drain = Options::defaults().server.drain_timeout_secs.unwrap().0;
+        assert!(stop_s >= drain.as_secs() + 60, "{stop_s}");
     }
 
     #[test]

@@ -97,7 +97,12 @@ fn command(args: &[&str], env: &[(&str, &str)]) -> Command {
 
 /// Runs a command that ends by itself.
 pub fn run(args: &[&str]) -> std::process::Output {
-    command(args, &[]).output().unwrap()
+    run_with_env(args, &[])
+}
+
+/// Runs a command that ends by itself, with these environment variables.
+pub fn run_with_env(args: &[&str], env: &[(&str, &str)]) -> std::process::Output {
+    command(args, env).output().unwrap()
 }
 
 /// Runs a command with standard input.

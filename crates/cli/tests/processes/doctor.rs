@@ -62,6 +62,28 @@ fn a_dead_engine_is_a_trouble_and_the_others_are_checked_as_well() {
 }
 
 #[test]
+fn a_key_that_the_engine_requires_is_named() {
+    let (engine, folder) = (engine(&[]), TempFolder::new("doctor-keys"));
+    let keys = folder.file("keys");
+    std::fs::write(&keys, "sk-alpha\n").unwrap();
+    let guarded = Gateway::over(&[engine.url()], &["--api-keys-file", &keys]);
+    let (said, is_content) = doctor(&[guarded.url()]);
+    assert!(!is_content && said.contains("requires an API key: set --worker-api-key"), "{said}");
+    let (said, is_content) = doctor(&[guarded.url(), "--worker-api-key", "sk-beta"]);
+    assert!(!is_content && said.contains("refuses the key of --worker-api-key"), "{said}");
+}
+
+#[test]
+fn ranks_that_an_engine_does_not_have_are_a_trouble() {
+    let (one, two) = (engine(&[]), engine(&["--ranks", "2"]));
+    let (said, is_content) = doctor(&[one.url(), "--dp-size", "2"]);
+    assert!(!is_content && said.contains("it has no data-parallel rank 1, and 2 are configured"), "{said}");
+    assert!(!said.contains("could not be compared"), "it publishes no events: {said}");
+    let (said, is_content) = doctor(&[two.url(), "--dp-size", "2"]);
+    assert!(is_content, "{said}");
+}
+
+#[test]
 fn without_workers_there_is_nothing_to_check() {
     let (said, is_content) = doctor(&[]);
     assert!(!is_content && said.contains("names no workers"), "{said}");

@@ -13,4 +13,5 @@ mod migrating;
 mod notifying;
 mod operating;
 mod reloading;
+mod starting;
 mod watching;

@@ -225,12 +225,24 @@ fn workers_are_reached_over_tls_with_a_client_certificate() {
 }
 
 #[test]
+fn explain_asks_an_admin_listener_with_tls() {
+    let (authority, engine) = (Authority::new("explain"), engine(&[]));
+    let Identity { cert, key } = authority.issue("gateway");
+    let gateway = serve(&["--admin-tls-cert", &cert, "--admin-tls-key", &key, "--worker-urls", engine.url()]);
+    let asked = run(&["explain", "--admin", gateway.admin(), "--admin-ca", &authority.ca()]);
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    let asked = run(&["explain", "--admin", gateway.admin()]);
+    let error = String::from_utf8_lossy(&asked.stderr).into_owned();
+    assert!(!asked.status.success() && error.contains("no gateway answers"), "{error}");
+}
+
+#[test]
 fn certificates_without_keys_are_refused_at_the_start() {
     let authority = Authority::new("start");
     let (one, other) = (authority.issue("one"), authority.issue("other"));
     let config = authority.folder.file("config.toml");
     for (cert, key, why) in [
-        (&one.cert, &other.key, "tls: "),
+        (&one.cert, &other.key, "security.tls-cert: "),
         (&one.key, &one.key, "has no certificate in PEM"),
         (&one.cert, &one.cert, "has no private key in PEM"),
     ] {

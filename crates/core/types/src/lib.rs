@@ -24,6 +24,6 @@ pub use packed::Packed;
 pub use redact::redact_values;
 pub use router::{RouterId, To};
 pub use time::Micros;
-pub use url::{BadUrl, mask_url};
+pub use url::{BadUrl, base_url, mask_url};
 pub use view::CacheView;
 pub use worker::{Address, MAX_WORKERS, WorkerId, WorkerState};

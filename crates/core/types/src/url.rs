@@ -39,8 +39,17 @@ impl Address {
         if ranks == Some(0) {
             return Err(bad("0 ranks; give at least 1"));
         }
-        Ok(Address::ranks(url.trim_end_matches('/'), ranks))
+        Ok(Address::ranks(base_url(url), ranks))
     }
+}
+
+/// The URL without `/v1` and slashes at its end. Clients' base URLs end with `/v1`, so users write it for engines too.
+pub fn base_url(url: &str) -> &str {
+    let authority = url.find("://").map_or(0, |at| at + 3);
+    let host_end = url[authority..].find('/').map_or(url.len(), |at| authority + at);
+    let path = url[host_end..].trim_end_matches('/');
+    let path = path.strip_suffix("/v1").unwrap_or(path).trim_end_matches('/');
+    &url[..host_end + path.len()]
 }
 
 /// A URL without credentials and query, which may contain secrets. Safe to log.
@@ -85,6 +94,12 @@ mod tests {
         assert_eq!(workers("http://[::1]:80/base/", None), ["http://[::1]:80/base"]);
         assert_eq!(workers("https://a:8443/", None), ["https://a:8443"]);
         assert_eq!(workers("http://a", Some(2)), ["http://a@0", "http://a@1"]);
+        for url in ["http://a:80/v1", "http://a:80/v1/", "http://a:80//v1//", "http://a:80/"] {
+            assert_eq!(workers(url, None), ["http://a:80"], "{url}");
+        }
+        assert_eq!(workers("http://a/base/v1", None), ["http://a/base"]);
+        assert_eq!(workers("http://a/apiv1", None), ["http://a/apiv1"]);
+        assert_eq!(workers("http://v1", None), ["http://v1"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::ListedWorker;
 
 /// One `[[workers]]` table, in the configuration or in a watched file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with the key `url`")]
 pub struct WorkerEntry {
     /// Base URL of the engine.
     pub url: String,
@@ -24,7 +24,11 @@ pub struct WorkerEntry {
 
 /// The KV events endpoint of an engine's first rank; each further rank uses the next port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a table such as { endpoint = \"tcp://*:5557\" }, or { endpoint = \"off\" }"
+)]
 pub struct EventsEntry {
     /// `tcp://HOST:PORT`; a `*` means the worker's host. `bind` expects the engine at our own endpoint, `poll` polls
     /// TensorRT-LLM over HTTP, `off` disables events for the engine.

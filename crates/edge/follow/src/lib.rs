@@ -15,7 +15,7 @@ mod workers;
 
 pub use engines::{
     Aligned, Card, Configured, Engine, EngineFollower, FollowSettings, MatchingUnit, ModelPaths,
-    ReportEndpoint, align, check_endpoints,
+    ReportEndpoint, UnexpectedStatus, align, check_endpoints,
 };
 pub use peers::{SharePlan, Transport, exchange_with_peers};
 pub use workers::{FollowedSources, Listings, Sources, follow_sources};

@@ -80,7 +80,9 @@ async fn an_engine_that_publishes_is_followed_until_it_leaves() {
     };
     let mut background = JoinSet::new();
     let (clock, router) = (Arc::clone(&gateway), Arc::clone(gateway.router()));
-    background.spawn(warmroute_probe::run(router, warmroute_probe::Config::default(), move || clock.now()));
+    let (config, problems) =
+        (warmroute_probe::Config::default(), Arc::new(|_: &Address, _: Option<&str>| {}));
+    background.spawn(warmroute_probe::run(router, config, move || clock.now(), problems));
     let follower = EngineFollower::new(Arc::clone(&gateway), settings, None).await.unwrap();
     let reports = follower.report_endpoint();
     let address = Address::new(engine.url());

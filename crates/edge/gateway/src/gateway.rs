@@ -20,7 +20,7 @@ use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
 use crate::request_log::LogThrottles;
 use crate::upstream::Upstreams;
-use crate::view_reasons::ViewReasons;
+use crate::worker_texts::WorkerTexts;
 use crate::{Config, ConfigError};
 
 /// The router's time at process start. It is far above zero because restored state carries earlier times.
@@ -38,7 +38,8 @@ pub struct Gateway {
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) throttles: LogThrottles,
-    pub(crate) view_reasons: ViewReasons,
+    pub(crate) view_reasons: WorkerTexts,
+    pub(crate) probe_problems: WorkerTexts,
     pub(crate) history: History,
     pub(crate) retries: RetryBudget,
     pub(crate) admission_gate: Arc<AdmissionGate>,
@@ -71,8 +72,8 @@ impl Gateway {
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
         metrics.watch_admission(&admission_gate, &keys);
         metrics.watch_access_log(access_log.as_ref());
-        let (alignments, view_reasons, history, retries, transport) = Default::default();
-        let throttles = LogThrottles::default();
+        let (alignments, view_reasons, probe_problems, history) = Default::default();
+        let (retries, transport, throttles) = Default::default();
         let start = Instant::now();
         metrics.watch_peers(&router, &transport, start);
         Ok(Arc::new(Gateway {
@@ -86,6 +87,7 @@ impl Gateway {
             access_log,
             throttles,
             view_reasons,
+            probe_problems,
             history,
             retries,
             admission_gate,
@@ -185,6 +187,11 @@ impl Gateway {
     /// Sets the text that `GET /workers` shows to explain a worker's cache view; `None` clears it.
     pub fn set_view_reason(&self, worker: &Address, why: Option<String>) {
         self.view_reasons.set(worker, why);
+    }
+
+    /// Sets the text that `GET /workers` shows about a worker's last probe; `None`: the probe succeeded.
+    pub fn set_probe_problem(&self, worker: &Address, problem: Option<String>) {
+        self.probe_problems.set(worker, problem);
     }
 
     /// Admits the next waiting request if there is room. Every request that ends does the same. Call it periodically to

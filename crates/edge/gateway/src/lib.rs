@@ -59,7 +59,7 @@ mod ttft_accuracy;
 mod upstream;
 mod upstream_body;
 mod usage;
-mod view_reasons;
+mod worker_texts;
 mod write_stall;
 
 pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink, WorkerApi};

@@ -25,7 +25,7 @@ use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Change, Router};
 use warmroute_share::LeaveHandle;
-use warmroute_types::WorkerState;
+use warmroute_types::{Address, WorkerState};
 
 use crate::control::{ConfigReader, Control, InForce};
 use crate::fingerprints::Fingerprints;
@@ -336,7 +336,11 @@ impl Startup {
     ) {
         self.background.spawn(Arc::clone(control).watch_files());
         let (clock, router) = (Arc::clone(&self.gateway), Arc::clone(self.gateway.router()));
-        self.background.spawn(warmroute_probe::run(router, probe, move || clock.now()));
+        let shown = Arc::clone(&self.gateway);
+        let problems = move |worker: &Address, problem: Option<&str>| {
+            shown.set_probe_problem(worker, problem.map(str::to_owned));
+        };
+        self.background.spawn(warmroute_probe::run(router, probe, move || clock.now(), Arc::new(problems)));
         self.run_every(PRUNE_EVERY, |gateway| gateway.prune_connections());
         self.run_every(eviction, |gateway| gateway.router().apply(Change::Expired { at: gateway.now() }));
         self.run_every(SETTLE_EVERY, |gateway| {

@@ -16,10 +16,10 @@ use tokio::task::JoinHandle;
 use warmroute_fleet::Worker;
 use warmroute_policy::Policy;
 use warmroute_router::Router;
-use warmroute_types::{Micros, WorkerId};
+use warmroute_types::{Address, Micros, WorkerId};
 use warmroute_wire::Dialer;
 
-pub use load::{read_capacity, read_load};
+pub use load::{lacks_rank, read_capacity, read_load};
 use worker::Probe;
 
 /// How often probes are started and stopped to match the fleet.
@@ -55,9 +55,16 @@ impl Default for Config {
     }
 }
 
+/// Is told each worker's problem when it changes, and `None` when a probe succeeds or the worker has left.
+pub type ProblemListener = Arc<dyn Fn(&Address, Option<&str>) + Send + Sync>;
+
 /// Probes all workers of the router until dropped. `now` is the router's clock.
-pub async fn run<P>(router: Arc<Router<P>>, config: Config, now: impl Fn() -> Micros + Clone + Send + 'static)
-where
+pub async fn run<P>(
+    router: Arc<Router<P>>,
+    config: Config,
+    now: impl Fn() -> Micros + Clone + Send + 'static,
+    problems: ProblemListener,
+) where
     P: Policy + 'static,
 {
     let config = Arc::new(config);
@@ -70,8 +77,13 @@ where
         probes.retain(|id, probe| by_id.get(id) == Some(&probe.worker));
         for (id, worker) in by_id {
             probes.entry(id).or_insert_with(|| {
-                let probe =
-                    Probe::new(Arc::clone(&router), Arc::clone(&worker), Arc::clone(&config), now.clone());
+                let probe = Probe::new(
+                    Arc::clone(&router),
+                    Arc::clone(&worker),
+                    Arc::clone(&config),
+                    now.clone(),
+                    Arc::clone(&problems),
+                );
                 ProbeTask { worker, task: tokio::spawn(probe.run()) }
             });
         }

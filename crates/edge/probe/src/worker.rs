@@ -11,9 +11,9 @@ use warmroute_router::{Change, Router};
 use warmroute_types::{CacheCapacity, Micros, WorkerState};
 use warmroute_wire::HttpClient;
 
-use crate::Config;
 use crate::load::{lacks_rank, read_capacity, read_load};
 use crate::models::{names_of, read_models};
+use crate::{Config, ProblemListener};
 
 /// How often models are read again. They change rarely, when an adapter is loaded.
 const MODELS_INTERVAL: Duration = Duration::from_secs(10);
@@ -27,6 +27,7 @@ pub(crate) struct Probe<P, N> {
     last_health: Option<Instant>,
     last_models: Option<Instant>,
     last_problem: String,
+    problems: ProblemListener,
     capacity: Option<CacheCapacity>,
 }
 
@@ -36,6 +37,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         worker: Arc<Worker>,
         config: Arc<Config>,
         now: N,
+        problems: ProblemListener,
     ) -> Probe<P, N> {
         let client = HttpClient::new(&worker.address.url, config.timeout, config.dialer.clone());
         Probe {
@@ -47,6 +49,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             last_health: None,
             last_models: None,
             last_problem: String::new(),
+            problems,
             capacity: None,
         }
     }
@@ -147,8 +150,9 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
     }
 
     fn report(&mut self, result: ProbeResult) {
-        if result == ProbeResult::Answered {
+        if result == ProbeResult::Answered && !self.last_problem.is_empty() {
             self.last_problem.clear();
+            (self.problems)(&self.worker.address, None);
         }
         self.apply(Change::Probed { worker: Arc::clone(&self.worker), result, at: (self.now)() });
     }
@@ -158,6 +162,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         if self.last_problem != problem {
             tracing::warn!(worker = %self.worker.label, problem, "worker probe failed");
             problem.clone_into(&mut self.last_problem);
+            (self.problems)(&self.worker.address, Some(problem));
         }
         self.report(ProbeResult::Failed);
     }
@@ -191,6 +196,12 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         if before != after {
             tracing::info!(worker = %self.worker.label, state = %after, "worker changed state");
         }
+    }
+}
+
+impl<P, N> Drop for Probe<P, N> {
+    fn drop(&mut self) {
+        (self.problems)(&self.worker.address, None);
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use crate::pem::{BadTls, Identity, provider, roots_in, system_roots};
+use crate::scheme_detection::is_plain;
 use crate::target::Scheme;
 use crate::{AppProtocol, Stream, Target};
 
@@ -86,7 +87,8 @@ impl Dialer {
             Scheme::Https => {
                 let config = self.settings().config().map_err(io::Error::other)?;
                 let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
-                let stream = TlsConnector::from(config).connect(name, stream).await?;
+                let connected = TlsConnector::from(config).connect(name, stream).await;
+                let stream = connected.map_err(in_words)?;
                 Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
             }
         }
@@ -94,6 +96,17 @@ impl Dialer {
 
     fn settings(&self) -> Arc<DialSettings> {
         Arc::clone(&self.0.read())
+    }
+}
+
+/// Replaces the TLS library's words for a server without TLS, which do not say what to do.
+fn in_words(error: io::Error) -> io::Error {
+    match is_plain(&error) {
+        true => io::Error::new(
+            error.kind(),
+            "the server does not speak TLS at this port; its URL must begin with http://",
+        ),
+        false => error,
     }
 }
 

@@ -37,7 +37,7 @@ pub async fn speaks_tls(target: &Target) -> bool {
 }
 
 /// Whether a TLS handshake failed because the other side does not speak TLS.
-fn is_plain(error: &io::Error) -> bool {
+pub(crate) fn is_plain(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     matches!(inner, Some(rustls::Error::InvalidMessage(_)))
 }

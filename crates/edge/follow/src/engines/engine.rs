@@ -34,6 +34,22 @@ pub struct Card {
     pub parent: Option<String>,
 }
 
+/// An engine's response has another status than 200.
+#[derive(Debug, thiserror::Error)]
+#[error("{request}: {status}")]
+pub struct UnexpectedStatus {
+    request: String,
+    /// The status.
+    pub status: StatusCode,
+}
+
+fn check_status(request: &str, status: StatusCode) -> Result<(), UnexpectedStatus> {
+    match status {
+        StatusCode::OK => Ok(()),
+        _ => Err(UnexpectedStatus { request: request.to_owned(), status }),
+    }
+}
+
 #[derive(Deserialize)]
 struct Cards {
     data: Vec<Card>,
@@ -58,7 +74,7 @@ impl Engine {
     /// Lists the engine's models, base models before adapters.
     pub async fn cards(&self) -> anyhow::Result<Vec<Card>> {
         let (status, body) = self.client.lock().await.get("/v1/models").await?;
-        anyhow::ensure!(status == StatusCode::OK, "GET /v1/models: {status}");
+        check_status("GET /v1/models", status)?;
         let mut cards = serde_json::from_slice::<Cards>(&body)?.data;
         cards.sort_by_key(|card| card.parent.is_some());
         Ok(cards)
@@ -110,7 +126,7 @@ impl Engine {
     pub async fn post(&self, path: &str, body: &serde_json::Value) -> anyhow::Result<serde_json::Value> {
         let body = Bytes::from(body.to_string());
         let (status, answer) = self.client.lock().await.post(path, body).await?;
-        anyhow::ensure!(status == StatusCode::OK, "POST {path}: {status}");
+        check_status(&format!("POST {path}"), status)?;
         Ok(serde_json::from_slice(&answer)?)
     }
 }

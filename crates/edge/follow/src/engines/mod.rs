@@ -38,7 +38,7 @@ use warmroute_wire::Dialer;
 
 pub use align::{Aligned, MatchingUnit, ModelPaths, align};
 pub use endpoints::check_endpoints;
-pub use engine::{Card, Engine};
+pub use engine::{Card, Engine, UnexpectedStatus};
 use event_sink::RouterSink;
 use feed_monitor::FeedHealth;
 use follow::{Finding, FollowContext, Followed, find, find_sources};

@@ -7,7 +7,7 @@ use warmroute_fleet::{Models, WorkerView};
 use warmroute_prompt::Api;
 use warmroute_router::{Change, FeedReport};
 use warmroute_tokens::parity::PresumedApi;
-use warmroute_types::{Address, CacheView, mask_url, redact_values};
+use warmroute_types::{Address, CacheView, base_url, mask_url, redact_values};
 
 use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
@@ -48,6 +48,9 @@ impl WorkerSpec {
 const CACHED_TOKENS_HINT: &str = "unknown: no response has reported cached tokens; if that persists, start vLLM with \
                                   --enable-prompt-tokens-details, SGLang with --enable-cache-report";
 
+/// Shown for a worker whose engine has not been checked for KV events.
+const NOT_QUERIED: &str = "KV events not checked yet: kv-events is off, or the worker is not ready";
+
 pub(super) fn list(gateway: &Gateway) -> Value {
     gateway.router.inspect().workers().iter().map(|view| describe(gateway, view)).collect()
 }
@@ -71,13 +74,14 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "model": models.first(),
         "models": models,
         "state": view.load.state.as_str(),
+        "trouble": gateway.probe_problems.get(&view.worker.address),
         "breaker": view.breaker.state().as_str(),
         // The worker asked for a pause, or is avoided because it is far slower than predicted.
         "rests_ms": view.load.paused_until.since(gateway.now()).as_millis_f64().round(),
         "view": view.load.view.as_str(),
         "matching": feed.map_or("none", |feed| feed.unit.as_str()),
         "apis": describe_apis(gateway, &view.worker.address.url),
-        "why": gateway.view_reasons.for_worker(&view.worker.address, view.load.view),
+        "why": why(gateway, view),
         // Without reported events there is nothing to trust.
         "trust": (view.load.view != CacheView::Presumed).then(|| rounded(view.load.trust)),
         "events": feed.map(|report| describe_feed(&report)),
@@ -102,6 +106,13 @@ fn describe_apis(gateway: &Gateway, url: &str) -> Value {
         None => "precise".to_owned(),
     };
     Api::COMPARED.iter().map(|&api| (api.path(), describe(api))).collect()
+}
+
+/// Why the view of a worker's cache is not better than it is.
+fn why(gateway: &Gateway, view: &WorkerView) -> Option<String> {
+    let is_presumed = view.load.view == CacheView::Presumed;
+    let reason = gateway.view_reasons.get(&view.worker.address);
+    reason.or_else(|| is_presumed.then(|| NOT_QUERIED.to_owned()))
 }
 
 /// Rounds to three digits.
@@ -153,7 +164,7 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> AdminResult {
 
 /// Drains and removes one rank or all ranks of a URL.
 pub(super) fn remove_url(gateway: &Gateway, url: &str, rank: Option<u16>) -> AdminResult {
-    let url = url.trim_end_matches('/');
+    let url = base_url(url);
     let leaving: Vec<Address> = gateway
         .router
         .inspect()

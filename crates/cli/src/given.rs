@@ -1,0 +1,143 @@
+//! The options that a subcommand was given: flags, environment and file, and where each was written.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use warmroute_discovery::read_workers;
+use warmroute_operate::check_paths;
+
+use crate::options::{Options, Written, check_environment, read_file};
+use crate::plan::{Plan, plan, unused};
+
+/// The options of one invocation.
+pub struct Given {
+    /// Flags and environment.
+    pub flags: Options,
+    /// The configuration file.
+    pub file: Option<PathBuf>,
+    /// Flags and environment over the file.
+    pub options: Options,
+    in_file: Options,
+    written: Written,
+}
+
+impl Given {
+    /// Reads the file, and adds the workers' URLs among the arguments to the flags.
+    pub fn read(
+        mut flags: Options,
+        urls: Vec<String>,
+        file: Option<PathBuf>,
+        written: &Written,
+    ) -> anyhow::Result<Given> {
+        check_environment()?;
+        add_urls(&mut flags, urls, written);
+        let in_file = file.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let options = flags.clone().over(in_file.clone());
+        Ok(Given { flags, file, options, in_file, written: written.clone() })
+    }
+
+    /// The plan. An error names what the user wrote.
+    pub fn plan(&self) -> anyhow::Result<Plan> {
+        plan(self.options.clone()).map_err(|error| self.explain(&error))
+    }
+
+    /// Checks what matters at a start and not at a reload: paths to create, and the file of workers.
+    pub fn check_start(&self, plan: &Plan) -> anyhow::Result<()> {
+        let worker_file = plan.sources.file.as_deref().map_or(Ok(()), check_worker_file);
+        check_paths(plan).and(worker_file).map_err(|error| self.explain(&error))
+    }
+
+    /// Options without effect.
+    pub fn warnings(&self) -> Vec<String> {
+        unused(&self.options).iter().map(|text| self.written.spell_out(text, self.named_file())).collect()
+    }
+
+    /// An error that names what the user wrote.
+    pub fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
+        self.written.explain(error, self.named_file())
+    }
+
+    fn named_file(&self) -> Option<(&Path, &Options)> {
+        self.file.as_deref().map(|file| (file, &self.in_file))
+    }
+}
+
+/// Later a file that cannot be read keeps the workers known before. At the start there are none, so a wrong path would
+/// leave a gateway without workers.
+fn check_worker_file(file: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
+    let listed = text.and_then(|text| read_workers(&text).with_context(|| file.display().to_string()));
+    listed.map(|_| ()).context("worker-file")
+}
+
+/// Arguments are as good as flags: both together are one list, and both win over the environment.
+fn add_urls(flags: &mut Options, mut urls: Vec<String>, written: &Written) {
+    if urls.is_empty() {
+        return;
+    }
+    if written.is_flag("worker-urls") {
+        urls.extend(flags.discovery.worker_urls.take().unwrap_or_default());
+    }
+    flags.discovery.worker_urls = Some(urls);
+}
+
+/// Refuses files among the URLs of `serve`.
+pub fn refuse_files(urls: &[String]) -> anyhow::Result<()> {
+    match urls.iter().find(|text| is_file(text)) {
+        Some(file) => anyhow::bail!(
+            "`{file}` is a file, not the URL of a worker; for a configuration file write: warmroute serve --config {file}"
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Splits the arguments of `check` and `doctor` into one configuration file and workers' URLs. The file may be a flag.
+pub fn file_and_urls(
+    places: &[String],
+    config: Option<&Path>,
+    written: &Written,
+) -> anyhow::Result<(Option<PathBuf>, Vec<String>)> {
+    let (urls, mut files): (Vec<_>, Vec<_>) = places.iter().cloned().partition(|place| place.contains("://"));
+    if files.is_empty() || written.is_flag("config") {
+        files.extend(config.map(|file| file.display().to_string()));
+    }
+    match files.as_slice() {
+        [] => Ok((None, urls)),
+        [file] => Ok((Some(PathBuf::from(file)), urls)),
+        [first, second, ..] => {
+            anyhow::bail!("two configuration files, `{first}` and `{second}`: give one")
+        }
+    }
+}
+
+fn is_file(text: &str) -> bool {
+    !text.contains("://") && (text.ends_with(".toml") || Path::new(text).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_among_the_urls_is_refused_with_the_right_command() {
+        refuse_files(&["http://a:1".to_owned(), "10.0.0.1:80".to_owned()]).unwrap();
+        let error = refuse_files(&["conf.toml".to_owned()]).unwrap_err().to_string();
+        assert!(error.ends_with("warmroute serve --config conf.toml"), "{error}");
+    }
+
+    #[test]
+    fn arguments_of_check_are_one_file_and_urls() {
+        let split = |places: &[&str], config: Option<&str>| {
+            let places: Vec<String> = places.iter().map(|place| (*place).to_owned()).collect();
+            file_and_urls(&places, config.map(Path::new), &Written::default())
+                .map_err(|error| error.to_string())
+        };
+        let file = |name: &str| Some(PathBuf::from(name));
+        assert_eq!(split(&[], None), Ok((None, vec![])));
+        assert_eq!(split(&["a.toml"], None), Ok((file("a.toml"), vec![])));
+        assert_eq!(split(&[], Some("b.toml")), Ok((file("b.toml"), vec![])));
+        assert_eq!(split(&["http://a", "a.toml"], None), Ok((file("a.toml"), vec!["http://a".to_owned()])));
+        assert_eq!(split(&["a.toml"], Some("env.toml")), Ok((file("a.toml"), vec![])), "the argument wins");
+        assert!(split(&["a.toml", "b.toml"], None).unwrap_err().contains("two configuration files"));
+    }
+}

@@ -1,5 +1,6 @@
 //! Turns options into the settings of each part.
 
+mod kubernetes;
 mod sharing;
 
 use std::hash::{BuildHasher, RandomState};
@@ -260,6 +261,7 @@ fn admission_config(options: &options::Admission) -> anyhow::Result<AdmissionCon
         },
         waiting_max: value_of(options.queue_size),
         wait_max: Duration::from_secs(value_of(options.queue_timeout_secs)),
+        wake_max: Duration::from_secs(value_of(options.wake_timeout_secs)),
         limits: Limits {
             requests_per_minute: value_of(options.rate_limit_requests_per_minute),
             tokens_per_minute: value_of(options.rate_limit_tokens_per_minute),
@@ -324,6 +326,7 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
         file: discovery.worker_file.clone(),
         dns: dns.collect::<Result<_, _>>()?,
         dns_refresh: Duration::from_secs(value_of(discovery.dns_refresh_secs)),
+        kubernetes: kubernetes::sources(discovery)?,
     })
 }
 
@@ -372,6 +375,28 @@ mod tests {
             ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is not a valid worker URL"),
             ("[[workers]]\nurl = \"http://a\"\nranks = 0", "0 ranks"),
             ("[discovery]\nworker-dns = [\"engines\"]", "expected http://NAME:PORT"),
+            ("[discovery]\nselector = \"app=x\"", "selector has no effect without service-discovery"),
+            ("[discovery]\nservice-discovery = true", "set selector, service-discovery-service or"),
+            (
+                "[discovery]\nservice-discovery = true\nselector = \"app=x\"\nservice-discovery-pool = \"p\"",
+                "set only one of selector, service-discovery-service and service-discovery-pool",
+            ),
+            (
+                "[discovery]\nservice-discovery = true\nselector = \"app=x\"\nservice-discovery-port = 0",
+                "service-discovery-port: `0` is not a port",
+            ),
+            (
+                "[discovery]\nservice-discovery = true\nselector = \"app=x\"\nservice-discovery-namespace = \"A/b\"",
+                "service-discovery-namespace: `A/b` is not a name in Kubernetes",
+            ),
+            (
+                "[discovery]\nservice-discovery = true\nselector = \" \"",
+                "selector: an empty selector would match every pod",
+            ),
+            (
+                "[discovery]\nservice-discovery = true\nselector = \"app=x\"\nkubeconfig = \"/nowhere\"",
+                "kubeconfig: cannot read /nowhere",
+            ),
             ("[requests]\nmax-payload-size = 0", "max-payload-size"),
             ("[health]\nhealth-failure-threshold = 0", "health-failure-threshold"),
             ("[timeouts]\nfirst-byte-timeout-secs = 0", "first-byte-timeout-secs must be at least 1"),

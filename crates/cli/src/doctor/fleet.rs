@@ -17,9 +17,9 @@ pub fn configuration(plan: &Plan) -> Vec<Finding> {
             "it names no workers",
             "--worker-urls URL…, [[workers]] in the file, --worker-file, --worker-dns or --service-discovery",
         ));
-    } else if sources.listed.is_empty() {
+    } else if sources.listed.is_empty() && sources.kubernetes.is_empty() {
         findings.push(Finding::note(
-            "workers come from a file, from DNS or from Kubernetes, and are not examined here",
+            "workers come from a file or from DNS, and are not examined here",
             "give some of them as --worker-urls to have them examined",
         ));
     }

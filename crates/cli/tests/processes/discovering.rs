@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::harness::client::{Call, chat, post};
 use crate::harness::eventually;
 use crate::harness::gate::Gate;
-use crate::harness::process::Gateway;
+use crate::harness::process::{Gateway, run};
 use crate::harness::script::Scripted;
 use crate::harness::temp_folder::TempFolder;
 
@@ -122,6 +122,33 @@ fn ask(gateway: &Gateway) -> String {
     let response = post(gateway.url(), "/v1/chat/completions", &chat("m"));
     assert_eq!(response.status, 200, "{}", response.text());
     response.header("x-warmroute-worker").unwrap().to_owned()
+}
+
+#[test]
+fn doctor_lists_the_pods_and_checks_the_ready_ones() {
+    let folder = TempFolder::new("doctor-pods");
+    let (api, kubeconfig) = Api::start(&folder);
+    let engine = answering();
+    let unusable = {
+        let mut pod = pod("c", &engine);
+        pod["metadata"]["annotations"] = json!({});
+        pod
+    };
+    api.0.lock().unwrap().pods = vec![pod("a", &engine), with_ready(pod("b", &engine), "False"), unusable];
+    let flags = ["doctor", "--service-discovery", "--selector", "app=vllm", "--kubeconfig", &kubeconfig];
+    let done = run(&[&flags[..], &["--requests", "off"]].concat());
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    for words in [
+        "pods with `app=vllm` in namespace serving: 1 workers are ready, 0 are not ready",
+        "serving/c: 0 ports are declared",
+        engine.url.as_str(),
+        "serves m",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!done.status.success(), "an unusable pod is a trouble");
+    let done = run(&[&flags[..5], &[&folder.file("nowhere")]].concat());
+    assert!(String::from_utf8_lossy(&done.stderr).contains("cannot read"), "{done:?}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub use dns::{BadDnsName, DnsName, watch_dns};
 pub use entry::{BadWorkers, EventsEntry, WorkerEntry, line_of, read_workers};
 pub use file::watch_file;
 pub use kubernetes::{
-    BadAccess, BadPort, KubernetesAccess, KubernetesSource, KubernetesTarget, WorkerPort, watch_kubernetes,
+    BadAccess, BadPort, KubernetesAccess, KubernetesReport, KubernetesSource, KubernetesTarget, WorkerPort,
+    watch_kubernetes,
 };
 pub use worker_list::{Departure, ListedWorker, Listing, SourceId, WorkerList, WorkerListChange};

@@ -67,6 +67,57 @@ pub struct KubernetesSource {
     pub ranks: Option<u16>,
 }
 
+/// What a source lists at one moment.
+#[derive(Clone, Debug)]
+pub struct KubernetesReport {
+    /// The workers.
+    pub workers: Vec<ListedWorker>,
+    /// Objects that should be workers, and why they are none.
+    pub unusable: Vec<String>,
+}
+
+impl KubernetesSource {
+    /// Lists the workers once, without a second try. The error says why the API server does not list them.
+    pub async fn list_once(&self) -> Result<KubernetesReport, String> {
+        let defaults = self.defaults();
+        match &self.target {
+            KubernetesTarget::Pods { selector } => self.report::<Pod>(by_label(selector), &defaults).await,
+            KubernetesTarget::Service { name } => {
+                self.report::<EndpointSlice>(of_service(name), &defaults).await
+            }
+            KubernetesTarget::Pool { name } => {
+                let mut pools = self.reflector::<InferencePool>(by_name(name), WatchTimings::default());
+                pools.step().await.map_err(|failure| failure.to_string())?;
+                let spec = pools.changed().await.next().map(|pool| pool.spec.clone());
+                let spec = spec.ok_or_else(|| format!("there is no InferencePool named {name}"))?;
+                let (filter, defaults) = of_pool(&spec, &defaults)
+                    .ok_or_else(|| format!("the InferencePool {name} has no matchLabels"))?;
+                self.report::<Pod>(filter, &defaults).await
+            }
+        }
+    }
+
+    async fn report<T: ApiObject + ListsWorkers>(
+        &self,
+        filter: String,
+        defaults: &WorkerDefaults,
+    ) -> Result<KubernetesReport, String> {
+        let mut reflector = self.reflector::<T>(filter, WatchTimings::default());
+        reflector.step().await.map_err(|failure| failure.to_string())?;
+        let (workers, unusable) = worker_set(reflector.changed().await, defaults);
+        Ok(KubernetesReport { workers, unusable: unusable.iter().map(ToString::to_string).collect() })
+    }
+
+    fn defaults(&self) -> WorkerDefaults {
+        WorkerDefaults { ports: self.port.iter().cloned().collect(), ranks: self.ranks }
+    }
+
+    fn reflector<T: ApiObject>(&self, filter: String, timings: WatchTimings) -> Reflector<T> {
+        let watched = Watched { namespace: self.namespace.clone(), filter };
+        Reflector::new(self.access.clone(), watched, timings)
+    }
+}
+
 /// Sends a listing whenever the workers change. Returns when the receiver is gone.
 pub async fn watch_kubernetes(source: KubernetesSource, id: SourceId, listings: mpsc::Sender<Listing>) {
     Watcher { source, id, listings, timings: WatchTimings::default() }.run().await;
@@ -84,17 +135,13 @@ impl Watcher {
     async fn run(self) {
         let closed = self.listings.clone();
         let watching = async {
-            let defaults = WorkerDefaults {
-                ports: self.source.port.iter().cloned().collect(),
-                ranks: self.source.ranks,
-            };
+            let defaults = self.source.defaults();
             match self.source.target.clone() {
                 KubernetesTarget::Pods { selector } => {
                     self.follow::<Pod>(by_label(&selector), &defaults).await;
                 }
                 KubernetesTarget::Service { name } => {
-                    let of_service = by_label(&format!("kubernetes.io/service-name={name}"));
-                    self.follow::<EndpointSlice>(of_service, &defaults).await;
+                    self.follow::<EndpointSlice>(of_service(&name), &defaults).await;
                 }
                 KubernetesTarget::Pool { name } => self.follow_pool(&name, &defaults).await,
             }
@@ -107,7 +154,7 @@ impl Watcher {
 
     /// Follows objects that list workers.
     async fn follow<T: ApiObject + ListsWorkers>(&self, filter: String, defaults: &WorkerDefaults) {
-        let mut reflector = self.reflector::<T>(filter);
+        let mut reflector = self.source.reflector::<T>(filter, self.timings);
         let mut published = Published::default();
         loop {
             let (workers, unusable) = worker_set(reflector.changed().await, defaults);
@@ -119,8 +166,7 @@ impl Watcher {
     /// Follows the pods of a pool, anew whenever its selector or its ports change.
     async fn follow_pool(&self, name: &str, defaults: &WorkerDefaults) {
         let (specs, mut spec) = watch::channel(None);
-        let by_name = format!("fieldSelector={}", encoded(&format!("metadata.name={name}")));
-        let mut pools = self.reflector::<InferencePool>(by_name);
+        let mut pools = self.source.reflector::<InferencePool>(by_name(name), self.timings);
         let mut pool_task = JoinSet::new();
         pool_task.spawn(async move {
             loop {
@@ -143,22 +189,11 @@ impl Watcher {
     }
 
     async fn follow_spec(&self, spec: Option<PoolSpec>, defaults: &WorkerDefaults) {
-        let labels =
-            spec.as_ref().map(|spec| &spec.selector.match_labels).filter(|labels| !labels.is_empty());
-        let (Some(spec), Some(labels)) = (&spec, labels) else {
-            // No pool, or one that selects nothing. An empty selector would match every pod of the namespace.
+        let Some((filter, defaults)) = spec.and_then(|spec| of_pool(&spec, defaults)) else {
             self.publish(&mut Published::default(), Vec::new()).await;
             return std::future::pending().await;
         };
-        let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let ports = spec.target_ports.iter().map(|port| WorkerPort::Number(port.number)).collect();
-        let defaults = WorkerDefaults { ports, ..defaults.clone() };
-        self.follow::<Pod>(by_label(&pairs.join(",")), &defaults).await;
-    }
-
-    fn reflector<T: ApiObject>(&self, filter: String) -> Reflector<T> {
-        let watched = Watched { namespace: self.source.namespace.clone(), filter };
-        Reflector::new(self.source.access.clone(), watched, self.timings)
+        self.follow::<Pod>(filter, &defaults).await;
     }
 
     /// Sends the workers if they differ from the last ones.
@@ -174,6 +209,23 @@ impl Watcher {
 
 fn by_label(selector: &str) -> String {
     format!("labelSelector={}", encoded(selector))
+}
+
+fn by_name(name: &str) -> String {
+    format!("fieldSelector={}", encoded(&format!("metadata.name={name}")))
+}
+
+fn of_service(name: &str) -> String {
+    by_label(&format!("kubernetes.io/service-name={name}"))
+}
+
+/// Which pods belong to a pool, and their ports. `None`: the pool selects nothing. An empty selector would match every pod
+/// of the namespace.
+fn of_pool(spec: &PoolSpec, defaults: &WorkerDefaults) -> Option<(String, WorkerDefaults)> {
+    let labels = &spec.selector.match_labels;
+    let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let ports = spec.target_ports.iter().map(|port| WorkerPort::Number(port.number)).collect();
+    (!pairs.is_empty()).then(|| (by_label(&pairs.join(",")), WorkerDefaults { ports, ..defaults.clone() }))
 }
 
 /// What was sent and logged last.

@@ -351,6 +351,28 @@ async fn endpoints_of_a_service_are_followed() {
     watching.expect(&["1:8000"]).await;
 }
 
+#[tokio::test]
+async fn one_list_finds_workers_or_says_what_is_missing() {
+    let api = ScriptedApi::start().await;
+    let list = async |target| {
+        let access = access(&api);
+        let source =
+            KubernetesSource { access, target, namespace: Some("serving".into()), port: None, ranks: None };
+        source.list_once().await.map(|report| (report.workers.len(), report.unusable))
+    };
+    let of_pool = || KubernetesTarget::Pool { name: "llama".into() };
+    assert_eq!(list(of_pool()).await.unwrap_err(), "there is no InferencePool named llama");
+    api.put("inferencepools", pool(json!({ "app": "llama" }), &[8000, 8001]));
+    api.put("pods", pod(1));
+    api.put("pods", with(pod(2), "/metadata/annotations", json!({ "warmroute/ranks": "x" })));
+    let (workers, unusable) = list(of_pool()).await.unwrap();
+    assert_eq!((workers, unusable.len()), (2, 1));
+    assert!(unusable[0].starts_with("serving/vllm-2: annotation warmroute/ranks"), "{unusable:?}");
+    api.answer_once("403 Forbidden", "", "User \"x\" cannot list resource \"pods\"");
+    assert!(list(pods()).await.unwrap_err().contains("a right is missing (403)"));
+    assert_eq!(list(KubernetesTarget::Service { name: "llama".into() }).await.unwrap(), (0, Vec::new()));
+}
+
 fn pool(labels: Value, ports: &[u16]) -> Value {
     let ports: Vec<Value> = ports.iter().map(|port| json!({ "number": port })).collect();
     json!({

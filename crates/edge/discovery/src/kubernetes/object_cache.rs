@@ -77,6 +77,11 @@ impl<T: ApiObject> ObjectCache<T> {
         self.objects.len()
     }
 
+    /// Objects of an incomplete list so far.
+    pub fn pages_len(&self) -> usize {
+        self.pages.len()
+    }
+
     /// The version from which to watch; `None`: a list is needed.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()

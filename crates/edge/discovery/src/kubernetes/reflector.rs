@@ -19,7 +19,7 @@ use http::{StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use tokio::time::{Instant, sleep, timeout};
-use warmroute_types::backoff;
+use warmroute_types::{MAX_WORKERS, backoff};
 use warmroute_wire::HttpClient;
 
 use super::access::KubernetesAccess;
@@ -28,6 +28,9 @@ use super::objects::{ApiObject, Status};
 
 /// Objects in a page of a list. With their managed fields, 100 pods take a few megabytes.
 const PAGE_OBJECTS: usize = 100;
+
+/// Most objects of one source: several for each worker that a router can have.
+const OBJECTS_MAX: usize = 8 * MAX_WORKERS;
 
 /// Largest page, and largest line of a watch: an object has at most 1.5 MB in etcd.
 const PAGE_BYTES_MAX: usize = 64 << 20;
@@ -175,6 +178,10 @@ impl<T: ApiObject> Reflector<T> {
             let page: Page<T> = serde_json::from_slice(&body.to_bytes())
                 .map_err(|error| Failure::Unusable(format!("the list cannot be read: {error}")))?;
             next = self.cache.add_page(page);
+            if self.cache.pages_len() > OBJECTS_MAX {
+                let why = format!("more than {OBJECTS_MAX} {} match; select fewer", T::PLURAL);
+                return Err(Failure::Unusable(why));
+            }
             if next.is_none() {
                 break;
             }
@@ -283,14 +290,18 @@ impl<T: ApiObject> Reflector<T> {
 
     /// Logs a new problem and pauses. A watch that was silent or has expired is opened again at once.
     async fn recover(&mut self, failure: &Failure) {
-        let is_routine = matches!(failure, Failure::Expired | Failure::Silent(_));
-        if is_routine {
-            tracing::debug!(kind = T::PLURAL, %failure, "watching again");
-        }
-        // Routine once, but not in a row: an API server that always answers 410 must not be asked in a loop.
-        if is_routine && self.failures == 0 {
-            self.failures = 1;
-            return;
+        match failure {
+            Failure::Silent(_) => {
+                tracing::debug!(kind = T::PLURAL, %failure, "watching again");
+                return;
+            }
+            // Routine once, but not in a row: an API server that always answers 410 must not be asked in a loop.
+            Failure::Expired if self.failures == 0 => {
+                tracing::debug!(kind = T::PLURAL, %failure, "listing again");
+                self.failures = 1;
+                return;
+            }
+            _ => {}
         }
         self.failures = self.failures.saturating_add(1);
         let problem = failure.to_string();

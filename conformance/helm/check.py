@@ -151,6 +151,9 @@ def parts_fit_together(renderings):
             path = flag.partition("=")[2]
             if path.startswith("/") and not path.startswith(mounts):
                 yield f"{name}: {flag} is not in a mounted folder"
+        for volume in pod["spec"].get("volumes", []):
+            if "secret" in volume and volume["secret"].get("defaultMode", 0o644) & 0o007:
+                yield f"{name}: everyone in the container can read the secret {volume['name']}"
         grace = pod["spec"]["terminationGracePeriodSeconds"]
         drain = next(int(flag.partition("=")[2]) for flag in container["args"] if flag.startswith("--drain-timeout-secs"))
         if grace < drain + 10:

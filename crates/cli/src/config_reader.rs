@@ -122,7 +122,9 @@ fn has_workers(options: &Options) -> bool {
     let discovery = &options.discovery;
     let lists = [&discovery.worker_urls, &discovery.worker_dns];
     let is_listed = lists.into_iter().flatten().any(|list| !list.is_empty());
-    is_listed || discovery.worker_file.is_some() || !options.workers.is_empty()
+    let is_discovered =
+        discovery.worker_file.is_some() || discovery.service_discovery.is_some_and(|switch| switch.0);
+    is_listed || is_discovered || !options.workers.is_empty()
 }
 
 /// Parses a sent configuration: JSON as `GET /config` shows it, or TOML as in the file.

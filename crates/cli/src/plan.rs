@@ -1,5 +1,6 @@
 //! Turns options into the settings of each part.
 
+mod kubernetes;
 mod sharing;
 
 use std::collections::BTreeMap;
@@ -266,6 +267,7 @@ fn admission_config(options: &options::Admission) -> anyhow::Result<AdmissionCon
         },
         waiting_max: value_of(options.queue_size),
         wait_max: value_of(options.queue_timeout_secs).0,
+        wake_max: value_of(options.wake_timeout_secs).0,
         limits: Limits {
             requests_per_minute: value_of(options.rate_limit_requests_per_minute),
             tokens_per_minute: value_of(options.rate_limit_tokens_per_minute),
@@ -308,7 +310,7 @@ fn access_log(server: &options::Server) -> anyhow::Result<Option<AccessLogConfig
     let config = AccessLogConfig {
         target: if path.as_os_str() == "stderr" { LogTarget::Stderr } else { LogTarget::File(path) },
         format: value_of(server.access_log_format),
-        bytes_max: value_of(server.access_log_max_bytes),
+        bytes_max: value_of(server.access_log_max_bytes).0 as u64,
     };
     config.validate()?;
     Ok(Some(config))
@@ -332,6 +334,7 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
         file: discovery.worker_file.clone(),
         dns: dns.collect::<Result<_, _>>().context("worker-dns")?,
         dns_refresh: value_of(discovery.dns_refresh_secs).0,
+        kubernetes: kubernetes::sources(discovery)?,
     })
 }
 
@@ -465,6 +468,28 @@ mod tests {
             ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is not a valid worker URL"),
             ("[[workers]]\nurl = \"http://a\"\nranks = 0", "0 ranks"),
             ("[discovery]\nworker-dns = [\"engines\"]", "expected http://NAME:PORT"),
+            ("[discovery]\nselector = \"app=x\"", "selector has no effect without service-discovery"),
+            ("[discovery]\nservice-discovery = true", "set selector, service-discovery-service or"),
+            (
+                "[discovery]\nservice-discovery = true\nselector = \"app=x\"\nservice-discovery-pool = \"p\"",
+                "set only one of selector, service-discovery-service and service-discovery-pool",
+            ),
+            (
+                "[discovery]\nservice-discovery = true\nselector = \"app=x\"\nservice-discovery-port = 0",
+                "service-discovery-port: `0` is not a port",
+            ),
+            (
+                "[discovery]\nservice-discovery = true\nselector = \"app=x\"\nservice-discovery-namespace = \"A/b\"",
+                "service-discovery-namespace: `A/b` is not a name in Kubernetes",
+            ),
+            (
+                "[discovery]\nservice-discovery = true\nselector = \" \"",
+                "selector: an empty selector would match every pod",
+            ),
+            (
+                "[discovery]\nservice-discovery = true\nselector = \"app=x\"\nkubeconfig = \"/nowhere\"",
+                "kubeconfig: cannot read /nowhere",
+            ),
             ("[requests]\nmax-payload-size = 0", "max-payload-size"),
             ("[health]\nhealth-failure-threshold = 0", "health-failure-threshold"),
             ("[timeouts]\nfirst-byte-timeout-secs = 0", "first-byte-timeout-secs must be at least 1"),

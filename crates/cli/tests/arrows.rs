@@ -21,7 +21,7 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
     ("core", "admission", &["types"]),
     ("core", "peers", &["types"]),
     ("core", "router", &["types", "prompt", "index", "feed", "fleet", "policy", "peers"]),
-    ("edge", "discovery", &["types"]),
+    ("edge", "discovery", &["types", "wire"]),
     ("edge", "zmtp", &[]),
     ("edge", "events", &["types", "feed", "zmtp"]),
     ("edge", "tokens", &["prompt"]),

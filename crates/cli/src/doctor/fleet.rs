@@ -12,12 +12,12 @@ use crate::plan::Plan;
 pub fn configuration(plan: &Plan) -> Vec<Finding> {
     let sources = &plan.sources;
     let mut findings = vec![Finding::good(format!("it is understood; the policy is {}", plan.policy.name()))];
-    if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
+    if sources.is_empty() {
         findings.push(Finding::trouble(
             "it names no workers",
-            "--worker-urls URL…, [[workers]] in the file, --worker-file or --worker-dns",
+            "--worker-urls URL…, [[workers]] in the file, --worker-file, --worker-dns or --service-discovery",
         ));
-    } else if sources.listed.is_empty() {
+    } else if sources.listed.is_empty() && sources.kubernetes.is_empty() {
         findings.push(Finding::note(
             "workers come from a file or from DNS, and are not examined here",
             "give some of them as --worker-urls to have them examined",

@@ -1,17 +1,18 @@
 //! `warmroute doctor`: checks whether a configuration works, and reports what to change.
 //!
 //! `check` only reads a configuration; `doctor` connects. It asks every worker what the gateway would ask: health,
-//! models, cache size, event sources, tokens. It also sends one short prompt twice, because only an answer shows
+//! models, cache size, event sources, tokens. Workers in Kubernetes are listed once. It also sends one short prompt twice, because only an answer shows
 //! whether the engine reports cached tokens. It probes peers or the Redis server without joining.
 
 mod engine;
 mod finding;
 mod fleet;
+mod kubernetes;
 mod routers;
 
 use std::collections::BTreeMap;
 
-use warmroute_discovery::EventsEntry;
+use warmroute_discovery::{EventsEntry, ListedWorker};
 
 use crate::args::DoctorArgs;
 use crate::given::{Given, file_and_urls};
@@ -35,8 +36,11 @@ async fn check(plan: &Plan, warnings: &[String], requests: Switch) -> usize {
     let mut configuration = fleet::configuration(plan);
     configuration.extend(warnings.iter().map(|text| Finding::note(text, "set what it needs, or remove it")));
     let mut troubles = print_findings("configuration", &configuration);
+    let (findings, in_kubernetes) = kubernetes::check(&plan.sources.kubernetes).await;
+    troubles += print_findings("Kubernetes", &findings);
     let mut checked = Vec::new();
-    for (url, (ranks, events)) in listed_engines(plan) {
+    let listed = plan.sources.listed.iter().chain(&in_kubernetes);
+    for (url, (ranks, events)) in listed_engines(listed) {
         let mut engine = EngineCheck::new(&url, ranks, events, &plan.gateway.dialer);
         let findings = engine.check(plan, requests).await;
         troubles += print_findings(&url, &findings);
@@ -50,9 +54,11 @@ async fn check(plan: &Plan, warnings: &[String], requests: Switch) -> usize {
 }
 
 /// The listed engines, each with its number of ranks and its event settings.
-fn listed_engines(plan: &Plan) -> BTreeMap<String, (Option<u16>, Option<EventsEntry>)> {
+fn listed_engines<'a>(
+    workers: impl Iterator<Item = &'a ListedWorker>,
+) -> BTreeMap<String, (Option<u16>, Option<EventsEntry>)> {
     let mut engines = BTreeMap::new();
-    for listed in &plan.sources.listed {
+    for listed in workers {
         let ranks = listed.address.rank.map(|rank| rank.saturating_add(1));
         let entry = engines.entry(listed.address.url.clone()).or_insert((ranks, listed.kv_events.clone()));
         entry.0 = entry.0.max(ranks);

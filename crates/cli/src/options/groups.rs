@@ -149,8 +149,8 @@ group! {
         #[serde(with = "super::named")]
         access_log_format: LineFormat = Some(LineFormat::default()),
         /// Size at which the access log is renamed to FILE.DATE and started anew; the last 9 are kept [default: 268435456]
-        #[arg(value_name = "BYTES")]
-        access_log_max_bytes: u64 = Some(256 << 20),
+        #[arg(value_name = "SIZE")]
+        access_log_max_bytes: ByteSize = Some(ByteSize(256 << 20)),
     }
 }
 
@@ -201,9 +201,38 @@ group! {
         /// How often to resolve --worker-dns [default: 10]
         #[arg(value_name = "TIME")]
         dns_refresh_secs: Secs = Some(secs(10)),
-        /// Data-parallel ranks behind each URL of --worker-urls; each rank is a worker with its own cache
+        /// Data-parallel ranks behind each URL of --worker-urls and each port in Kubernetes; each rank is a worker with
+        /// its own cache
         #[arg(value_name = "RANKS")]
         dp_size: u16 = None,
+        /// Find workers in Kubernetes: by --selector, --service-discovery-service or --service-discovery-pool
+        /// [default: off]
+        #[arg(value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+        service_discovery: OnOff = Some(OnOff(false)),
+        /// Labels of the workers' pods, as key=value or as kubectl -l takes them
+        #[arg(value_name = "LABELS", num_args = 1..)]
+        #[serde(deserialize_with = "one_or_many_whole")]
+        selector: Vec<String> = None,
+        /// Service whose endpoints are the workers
+        #[arg(value_name = "NAME")]
+        service_discovery_service: String = None,
+        /// InferencePool whose pods are the workers, on each of its target ports
+        #[arg(value_name = "NAME")]
+        service_discovery_pool: String = None,
+        // Other routers use 80. Engines listen elsewhere, and their pods declare where.
+        /// Port of the workers, as a number or the name of a container port [default: the port named http, or the
+        /// only one]
+        #[arg(value_name = "PORT")]
+        #[serde(deserialize_with = "text_or_number")]
+        service_discovery_port: String = None,
+        // Other routers watch the whole cluster, which needs rights in the whole cluster.
+        /// Namespaces of the workers; `*` is all of them [default: the router's own]
+        #[arg(value_name = "NAMESPACE", num_args = 1.., value_delimiter = ',')]
+        #[serde(deserialize_with = "one_or_many")]
+        service_discovery_namespace: Vec<String> = None,
+        /// Kubeconfig of the cluster [default: the pod's service account, $KUBECONFIG or ~/.kube/config]
+        #[arg(value_name = "FILE")]
+        kubeconfig: PathBuf = None,
     }
 }
 
@@ -375,6 +404,10 @@ group! {
         /// Longest wait in the admission queue; then a request gets 429 [default: 60]
         #[arg(value_name = "TIME")]
         queue_timeout_secs: Secs = Some(Secs(gateway().admission.wait_max)),
+        // Refusing at once lets clients go elsewhere; a fleet that scales from zero needs minutes.
+        /// Longest wait for a worker while none is ready, as when a fleet starts from zero; 0 is none [default: 0]
+        #[arg(value_name = "TIME")]
+        wake_timeout_secs: Secs = Some(Secs(gateway().admission.wake_max)),
         /// Header that sets a request's priority: high, normal or low; `off` ignores priorities [default:
         /// x-warmroute-priority]
         #[arg(value_name = "NAME")]
@@ -542,17 +575,42 @@ group! {
     }
 }
 
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string, or a list of strings")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
 /// A list, or one string with commas as on the command line.
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "expected a string, or a list of strings")]
-    enum OneOrMany {
-        One(String),
-        Many(Vec<String>),
-    }
     let value = Option::<OneOrMany>::deserialize(deserializer)?;
     Ok(value.map(|value| match value {
         OneOrMany::One(text) => text.split(',').map(|part| part.trim().to_owned()).collect(),
         OneOrMany::Many(list) => list,
+    }))
+}
+
+/// A list, or one string, which may contain commas.
+fn one_or_many_whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    let value = Option::<OneOrMany>::deserialize(deserializer)?;
+    Ok(value.map(|value| match value {
+        OneOrMany::One(text) => vec![text],
+        OneOrMany::Many(list) => list,
+    }))
+}
+
+/// A port in the file may be written as a number.
+fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a port number or a name")]
+    enum TextOrNumber {
+        Text(String),
+        Number(u16),
+    }
+    let value = Option::<TextOrNumber>::deserialize(deserializer)?;
+    Ok(value.map(|value| match value {
+        TextOrNumber::Text(text) => text,
+        TextOrNumber::Number(number) => number.to_string(),
     }))
 }

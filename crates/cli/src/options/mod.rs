@@ -106,6 +106,7 @@ mod tests {
         let printed = toml::Value::try_from(Options::defaults()).unwrap();
         let tables = [
             ("server", 3),
+            ("discovery", 10),
             ("routing", 0),
             ("cache", 3),
             ("events", 3),

@@ -80,6 +80,7 @@ pub struct Scripted {
     asked: Arc<AtomicUsize>,
     probed: Arc<AtomicUsize>,
     problems: Arc<Mutex<Vec<String>>>,
+    is_sleeping: Arc<Mutex<Option<bool>>>,
 }
 
 /// What all connections of an engine share.
@@ -91,6 +92,8 @@ struct ServerState<S> {
     asked: Arc<AtomicUsize>,
     probed: Arc<AtomicUsize>,
     problems: Arc<Mutex<Vec<String>>>,
+    /// `None`: the engine has no sleep mode.
+    is_sleeping: Arc<Mutex<Option<bool>>>,
 }
 
 impl Scripted {
@@ -122,14 +125,15 @@ impl Scripted {
     ) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (asked, probed, problems) = (Arc::default(), Arc::default(), Arc::default());
+        let (asked, probed, problems, is_sleeping) = Default::default();
         let scripted = Scripted {
             url,
             asked: Arc::clone(&asked),
             probed: Arc::clone(&probed),
             problems: Arc::clone(&problems),
+            is_sleeping: Arc::clone(&is_sleeping),
         };
-        let stage = Arc::new(ServerState { script, models, guard, asked, probed, problems });
+        let stage = Arc::new(ServerState { script, models, guard, asked, probed, problems, is_sleeping });
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let stage = Arc::clone(&stage);
@@ -148,6 +152,11 @@ impl Scripted {
     /// Number of health checks.
     pub fn probed(&self) -> usize {
         self.probed.load(Ordering::SeqCst)
+    }
+
+    /// Gives the engine a sleep mode and this state.
+    pub fn set_sleeping(&self, is_sleeping: bool) {
+        *self.is_sleeping.lock().unwrap() = Some(is_sleeping);
     }
 
     /// Number of requests that reached the script.
@@ -187,8 +196,12 @@ fn serve<S: Fn(ReceivedRequest)>(mut stream: TcpStream, stage: &ServerState<S>) 
                 stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n").unwrap();
                 continue;
             }
-            // The engine publishes no events.
-            ("/kv_event_sources" | "/server_info" | "/get_server_info", _) => {
+            ("/is_sleeping", _) if stage.is_sleeping.lock().unwrap().is_some() => {
+                let is_sleeping = stage.is_sleeping.lock().unwrap().unwrap_or_default();
+                Some(format!(r#"{{"is_sleeping":{is_sleeping}}}"#))
+            }
+            // The engine has no sleep mode and publishes no events.
+            ("/is_sleeping" | "/kv_event_sources" | "/server_info" | "/get_server_info", _) => {
                 stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").unwrap();
                 continue;
             }

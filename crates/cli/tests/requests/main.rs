@@ -14,3 +14,4 @@ mod recovering;
 mod relaying;
 mod securing;
 mod waiting;
+mod waking;

@@ -69,7 +69,18 @@ impl<T> Admission<T> {
         item: T,
         now: Micros,
     ) -> Result<AdmissionPosition, Refused> {
-        let pushed = self.queue.push(request, now + self.config.wait_max, item);
+        self.wait_until(request, item, now + self.config.wait_max, now)
+    }
+
+    /// Queues a request that may wait longer or shorter than others.
+    pub fn wait_until(
+        &mut self,
+        request: AdmissionRequest,
+        item: T,
+        deadline: Micros,
+        now: Micros,
+    ) -> Result<AdmissionPosition, Refused> {
+        let pushed = self.queue.push(request, deadline, item);
         pushed.map_err(|_| Refused { retry_after_s: self.retry_after_s(now) })
     }
 
@@ -168,6 +179,15 @@ mod tests {
         admission.end(Micros::from_secs(6));
         assert_eq!(admission.next(Micros::from_secs(6), |_| true), None);
         assert_eq!((admission.waiting(Class::Normal), admission.running()), (0, 0));
+    }
+
+    #[test]
+    fn a_request_may_wait_longer_than_others() {
+        let mut admission = admission(0, 5);
+        admission.wait_until(REQUEST, 1, Micros::from_secs(60), Micros::ZERO).unwrap();
+        admission.wait(REQUEST, 2, Micros::ZERO).unwrap();
+        assert_eq!(admission.next(Micros::from_secs(6), |_| true), Some(1));
+        assert_eq!(admission.next(Micros::from_secs(6), |_| true), None, "the second one has expired");
     }
 
     /// Events at a gateway whose models each have room for some requests.

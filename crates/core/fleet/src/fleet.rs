@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
-use warmroute_types::{Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, WorkerId, WorkerState};
+use warmroute_types::{
+    Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, SourceReadiness, WorkerId, WorkerState,
+};
 
 use crate::engine_kinds::EngineKinds;
 use crate::fault_attribution::{BREAKS_MIN, FaultAttribution, OutcomeCounts, Verdict};
@@ -145,6 +147,11 @@ impl Fleet {
     /// worker whose slot has been given to another.
     pub fn probed(&self, worker: &Worker, result: ProbeResult, now: Micros) -> Option<WorkerState> {
         self.update_health(worker, |health| health.probed(result, self.health, now))
+    }
+
+    /// Records what the worker's source says; returns the new state if it changed.
+    pub fn set_readiness(&self, worker: &Worker, readiness: SourceReadiness) -> Option<WorkerState> {
+        self.update_health(worker, |health| health.set_readiness(readiness))
     }
 
     /// Records a failed request; returns the new state if it changed.

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! starting ──answered──▶ ready / unhealthy / recovering, as the breaker is closed, open or half-open
+//!     ready, recovering ◀──▶ unready, while its source says that it is not ready
+//!     ready, recovering ◀──▶ sleeping, while its engine sleeps
 //!     any state ──drain requested──▶ draining
 //! ```
 //!
 //! One answered probe makes a worker ready: it is better evidence than any waiting period. Several failures
 //! in a row make it unhealthy, because one lost probe is not an outage.
 
-use warmroute_types::{Micros, WorkerState};
+use warmroute_types::{Micros, SourceReadiness, WorkerState};
 
 use crate::breaker::{Breaker, BreakerState, OpenReason};
 
@@ -32,6 +34,8 @@ pub enum ProbeResult {
     Answered,
     /// The worker did not answer, or answered that it is not healthy.
     Failed,
+    /// The worker answered that it is healthy and that its engine sleeps.
+    Asleep,
 }
 
 /// How far an answer got.
@@ -48,6 +52,8 @@ pub enum AnswerProgress {
 pub struct HealthTracker {
     stage: Stage,
     breaker: Breaker,
+    readiness: SourceReadiness,
+    is_asleep: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -68,8 +74,10 @@ impl HealthTracker {
         match (self.stage, self.breaker.state()) {
             (Stage::Unprobed | Stage::Starting, _) => WorkerState::Starting,
             (Stage::Draining, _) => WorkerState::Draining,
-            (Stage::Serving, BreakerState::Closed) => WorkerState::Ready,
             (Stage::Serving, BreakerState::Open(_)) => WorkerState::Unhealthy,
+            (Stage::Serving, _) if self.readiness == SourceReadiness::NotReady => WorkerState::Unready,
+            (Stage::Serving, _) if self.is_asleep => WorkerState::Sleeping,
+            (Stage::Serving, BreakerState::Closed) => WorkerState::Ready,
             (Stage::Serving, BreakerState::HalfOpen) => WorkerState::Recovering,
         }
     }
@@ -91,13 +99,23 @@ impl HealthTracker {
 
     /// Records the result of a probe.
     pub fn probed(&mut self, result: ProbeResult, config: HealthConfig, now: Micros) {
+        self.is_asleep = match result {
+            ProbeResult::Answered => false,
+            ProbeResult::Asleep => true,
+            ProbeResult::Failed => self.is_asleep,
+        };
         match (self.stage, result) {
-            (Stage::Unprobed | Stage::Starting, ProbeResult::Answered) => self.stage = Stage::Serving,
             // Never healthy, so still starting.
             (Stage::Unprobed | Stage::Starting, ProbeResult::Failed) => self.stage = Stage::Starting,
-            (_, ProbeResult::Answered) => self.breaker.reached(now),
+            (Stage::Unprobed | Stage::Starting, _) => self.stage = Stage::Serving,
             (_, ProbeResult::Failed) => self.breaker.unreached(config.failures_max),
+            (_, ProbeResult::Answered | ProbeResult::Asleep) => self.breaker.reached(now),
         }
+    }
+
+    /// Records what the worker's source says.
+    pub fn set_readiness(&mut self, readiness: SourceReadiness) {
+        self.readiness = readiness;
     }
 
     /// Records a failed request.
@@ -121,8 +139,8 @@ impl HealthTracker {
 
 #[cfg(test)]
 mod tests {
-    use super::ProbeResult::{Answered, Failed};
-    use super::WorkerState::{Draining, Ready, Recovering, Starting, Unhealthy};
+    use super::ProbeResult::{Answered, Asleep, Failed};
+    use super::WorkerState::{Draining, Ready, Recovering, Sleeping, Starting, Unhealthy, Unready};
     use super::*;
 
     fn after(results: &[ProbeResult]) -> WorkerState {
@@ -168,6 +186,31 @@ mod tests {
         assert_eq!(health.state(), Recovering);
         health.answered(AnswerProgress::Complete, config);
         assert_eq!(health.state(), Ready);
+    }
+
+    #[test]
+    fn a_sleeping_engine_is_out_until_it_wakes() {
+        assert_eq!(after(&[Asleep]), Sleeping, "a sleeping engine has started");
+        assert_eq!(after(&[Answered, Asleep]), Sleeping);
+        assert_eq!(after(&[Asleep, Failed]), Sleeping, "one lost probe says nothing");
+        assert_eq!(after(&[Asleep, Failed, Failed, Failed]), Unhealthy);
+        assert_eq!(after(&[Asleep, Answered]), Ready);
+    }
+
+    #[test]
+    fn a_worker_that_its_source_calls_unready_gets_nothing_whatever_probes_say() {
+        let (mut health, config) = (HealthTracker::default(), HealthConfig::default());
+        health.set_readiness(SourceReadiness::NotReady);
+        assert_eq!(health.state(), Starting, "not probed yet");
+        health.probed(Answered, config, Micros::ZERO);
+        assert_eq!(health.state(), Unready);
+        health.set_readiness(SourceReadiness::Ready);
+        assert_eq!(health.state(), Ready);
+        health.set_readiness(SourceReadiness::NotReady);
+        (0..3).for_each(|_| health.probed(Failed, config, Micros::ZERO));
+        assert_eq!(health.state(), Unhealthy);
+        health.set_readiness(SourceReadiness::Ready);
+        assert_eq!(health.state(), Unhealthy, "a source cannot bring back a worker that does not answer");
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(crate) struct WorkerLoad {
 
 /// States from this value on are `Recovering` with a trial request in flight. The state is the token: the
 /// thread that swaps it in owns the trial, and only the owner ends it.
-const ON_TRIAL: u8 = 5;
+const ON_TRIAL: u8 = 7;
 
 /// A trial request of a recovering worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,8 @@ impl WorkerLoad {
             1 => WorkerState::Ready,
             2 => WorkerState::Unhealthy,
             3 => WorkerState::Draining,
+            5 => WorkerState::Unready,
+            6 => WorkerState::Sleeping,
             4 | ON_TRIAL.. => WorkerState::Recovering,
             _ => WorkerState::Starting,
         }

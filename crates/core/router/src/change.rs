@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warmroute_feed::{Counters, Step};
 use warmroute_fleet::{ModelCard, Models, ProbeResult, Worker};
-use warmroute_types::{Address, CacheCapacity, CacheEvent, CacheView, LoadReport, Micros};
+use warmroute_types::{Address, CacheCapacity, CacheEvent, CacheView, LoadReport, Micros, SourceReadiness};
 
 use crate::{Matching, SavedState};
 
@@ -16,6 +16,13 @@ pub enum Change {
     Leave {
         /// Address of the worker.
         address: Address,
+    },
+    /// The source of a worker says whether it is ready. A worker that is not keeps what is known about it.
+    Readiness {
+        /// The worker.
+        worker: Arc<Worker>,
+        /// What the source says.
+        readiness: SourceReadiness,
     },
     /// A health probe completed.
     Probed {

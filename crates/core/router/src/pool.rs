@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use warmroute_fleet::{BookedWork, Booking, Fleet, PrefillFeatures, Worker, WorkerLoadView};
+use warmroute_fleet::{BookedWork, Booking, Fleet, PrefillFeatures, Worker, WorkerLoadView, WorkerView};
 use warmroute_index::{Index, Reach, Span};
 use warmroute_policy::{Candidate, Choice, ExpectedTtft, PolicyRequest};
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId};
@@ -115,8 +115,10 @@ struct CandidateInput<'a> {
 /// Whether a worker can take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vacancy {
-    /// No worker is ready, full or not.
+    /// No worker is ready, full or not, but one may become ready.
     NoWorker,
+    /// No worker serves this model, and all have listed their models.
+    UnknownModel,
     /// All ready workers are at their concurrency limit.
     Full,
     /// A worker can take the request.
@@ -139,6 +141,13 @@ impl Pool {
         section.overlap_bytes.resize(MAX_WORKERS, 0);
         section.members = members.into_iter().map(Member::from).collect();
         section.members.sort_unstable_by_key(|member| member.id);
+    }
+
+    /// Whether any of these workers is a member.
+    pub(crate) fn has_any(&self, workers: &[WorkerView]) -> bool {
+        let section = self.section.lock();
+        let is_listed = |member: &Member| workers.iter().any(|view| view.worker == member.worker);
+        section.members.iter().any(is_listed)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

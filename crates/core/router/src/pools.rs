@@ -1,6 +1,6 @@
 //! Pools of workers by model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use warmroute_fleet::{Models, Worker, WorkerView};
@@ -19,7 +19,12 @@ pub(crate) struct Pools {
     all: Pool,
     /// Some worker has not listed its models yet.
     some_unknown: bool,
+    /// Models whose workers have all left. They may return, unlike a model that its worker unloaded.
+    departed: BTreeSet<Arc<str>>,
 }
+
+/// Most departed models that are remembered.
+const DEPARTED_MAX: usize = 1_024;
 
 impl Pools {
     pub fn serving(&self, model: Option<&str>) -> Result<&Pool, NoRoute> {
@@ -31,6 +36,11 @@ impl Pools {
             None if self.some_unknown => Err(NoRoute::NotReady),
             None => Err(NoRoute::UnknownModel),
         }
+    }
+
+    /// Whether workers served this model and all of them have left.
+    pub fn is_departed(&self, model: Option<&str>) -> bool {
+        model.is_some_and(|model| self.departed.contains(model))
     }
 
     pub fn no_route_reason(&self) -> NoRoute {
@@ -57,7 +67,14 @@ impl Pools {
             Models::Unknown | Models::Any => Vec::new(),
         };
         let names: Vec<Arc<str>> = members.iter().flat_map(|view| named(&view.models)).collect();
-        self.by_model.retain(|model, _| names.contains(model));
+        let departed = |pool: &Pool| !pool.has_any(members);
+        let gone = self.by_model.extract_if(.., |model, _| !names.contains(model));
+        for (model, _) in gone.filter(|(_, pool)| departed(pool)) {
+            if self.departed.len() < DEPARTED_MAX {
+                self.departed.insert(model);
+            }
+        }
+        names.iter().for_each(|name| _ = self.departed.remove(name));
         for name in names {
             if !self.by_model.contains_key(&name) {
                 let mut pool = Pool::default();

@@ -174,7 +174,7 @@ impl<P: Policy> Router<P> {
     fn no_route_reason(&self, pools: &Pools, pool: &Pool, avoid: &[WorkerId]) -> NoRoute {
         match pool.vacancy(&self.fleet, avoid, self.in_flight_max.load(Relaxed)) {
             Vacancy::Full => NoRoute::Full,
-            Vacancy::NoWorker | Vacancy::Free => pools.no_route_reason(),
+            Vacancy::NoWorker | Vacancy::UnknownModel | Vacancy::Free => pools.no_route_reason(),
         }
     }
 

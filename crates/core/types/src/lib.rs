@@ -26,4 +26,4 @@ pub use router::{RouterId, To};
 pub use time::Micros;
 pub use url::{BadUrl, base_url, mask_url};
 pub use view::CacheView;
-pub use worker::{Address, MAX_WORKERS, WorkerId, WorkerState};
+pub use worker::{Address, MAX_WORKERS, SourceReadiness, WorkerId, WorkerState};

@@ -58,6 +58,17 @@ impl fmt::Display for Address {
     }
 }
 
+/// Whether the source of a worker says that it can take requests, as Kubernetes does of a pod. A probe says that a process
+/// answers, which is not the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceReadiness {
+    /// It can.
+    #[default]
+    Ready,
+    /// It cannot for now.
+    NotReady,
+}
+
 /// A worker's state. A `Ready` worker receives requests, a `Recovering` one a single request at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -72,15 +83,21 @@ pub enum WorkerState {
     Draining = 3,
     /// Health checks succeed again after its requests failed: single requests test whether it serves.
     Recovering = 4,
+    /// Its source says that it is not ready.
+    Unready = 5,
+    /// The engine sleeps: it answers probes and has released its memory.
+    Sleeping = 6,
 }
 
 impl WorkerState {
     /// All states.
-    pub const ALL: [WorkerState; 5] = [
+    pub const ALL: [WorkerState; 7] = [
         WorkerState::Starting,
         WorkerState::Ready,
         WorkerState::Unhealthy,
         WorkerState::Recovering,
+        WorkerState::Unready,
+        WorkerState::Sleeping,
         WorkerState::Draining,
     ];
 
@@ -97,6 +114,8 @@ impl WorkerState {
             WorkerState::Unhealthy => "unhealthy",
             WorkerState::Draining => "draining",
             WorkerState::Recovering => "recovering",
+            WorkerState::Unready => "unready",
+            WorkerState::Sleeping => "sleeping",
         }
     }
 }

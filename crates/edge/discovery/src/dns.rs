@@ -67,7 +67,7 @@ async fn watch_with<F>(
                 if known.as_ref() != Some(&found) {
                     tracing::info!(name = name.host, addresses = found.len(), "resolved workers");
                     let workers = found.iter().map(worker_at).collect();
-                    _ = listings.send(Listing { source, workers }).await;
+                    _ = listings.send(Listing::new(source, workers)).await;
                     known = Some(found);
                 }
             }
@@ -81,7 +81,7 @@ async fn watch_with<F>(
 
 fn worker_at(address: &SocketAddr) -> ListedWorker {
     // SocketAddr writes IPv6 addresses in brackets, as URLs need them.
-    ListedWorker { address: Address::new(format!("http://{address}")), models: None, kv_events: None }
+    ListedWorker::new(Address::new(format!("http://{address}")))
 }
 
 #[cfg(test)]

@@ -92,9 +92,9 @@ impl WorkerEntry {
     pub fn listed(&self) -> Result<Vec<ListedWorker>, BadUrl> {
         let addresses = Address::parse(&self.url, self.ranks)?;
         let listed = |address| ListedWorker {
-            address,
             models: self.models.clone(),
             kv_events: self.kv_events.clone(),
+            ..ListedWorker::new(address)
         };
         Ok(addresses.into_iter().map(listed).collect())
     }

@@ -24,7 +24,7 @@ pub async fn watch_file(path: PathBuf, source: SourceId, listings: mpsc::Sender<
                     tracing::info!(file = %path.display(), workers = workers.len(), "read workers");
                     last_problem.clear();
                     known = Some(text);
-                    _ = listings.send(Listing { source, workers }).await;
+                    _ = listings.send(Listing::new(source, workers)).await;
                 }
                 Err(problem) => log_once(&path, &problem, &mut last_problem),
             },

@@ -1,7 +1,7 @@
-//! Discovery of workers: a list, a watched file, DNS names.
+//! Discovery of workers: a list, a watched file, DNS names, Kubernetes.
 //!
 //! ```text
-//! list, file, DNS ──Listing──▶ WorkerList ──joins and leaves──▶ the caller
+//! list, file, DNS, Kubernetes ──Listing──▶ WorkerList ──joins and leaves──▶ the caller
 //! ```
 //!
 //! A source repeatedly lists the workers that it knows. The [`WorkerList`] compares each listing with the source's last one
@@ -11,9 +11,14 @@
 mod dns;
 mod entry;
 mod file;
+mod kubernetes;
 mod worker_list;
 
 pub use dns::{BadDnsName, DnsName, watch_dns};
 pub use entry::{BadWorkers, EventsEntry, WorkerEntry, line_of, read_workers};
 pub use file::watch_file;
-pub use worker_list::{ListedWorker, Listing, SourceId, WorkerList, WorkerListChange};
+pub use kubernetes::{
+    BadAccess, BadPort, KubernetesAccess, KubernetesReport, KubernetesSource, KubernetesTarget, WorkerPort,
+    watch_kubernetes,
+};
+pub use worker_list::{Departure, ListedWorker, Listing, SourceId, WorkerList, WorkerListChange};

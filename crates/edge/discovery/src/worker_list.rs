@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use warmroute_types::Address;
+use warmroute_types::{Address, SourceReadiness};
 
 use crate::EventsEntry;
 
@@ -19,6 +19,39 @@ pub struct ListedWorker {
     pub models: Option<Vec<String>>,
     /// Its KV events endpoint, where the source states it.
     pub kv_events: Option<EventsEntry>,
+    /// Whether the source says that it can take requests.
+    pub readiness: SourceReadiness,
+    /// The identity of its process, where the source knows it: a pod's UID. With another one, the worker at this
+    /// address is another worker.
+    pub incarnation: Option<Box<str>>,
+}
+
+impl ListedWorker {
+    /// Whether this is another process than the known one at the same address. An unknown identity changes nothing.
+    fn replaces(&self, known: &ListedWorker) -> bool {
+        self.incarnation.is_some() && known.incarnation.is_some() && self.incarnation != known.incarnation
+    }
+
+    /// A worker of which only the address is known.
+    pub fn new(address: Address) -> ListedWorker {
+        ListedWorker {
+            address,
+            models: None,
+            kv_events: None,
+            readiness: SourceReadiness::Ready,
+            incarnation: None,
+        }
+    }
+}
+
+/// When a worker that its source no longer lists gets no more requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Departure {
+    /// When others can replace it: a list is edited while its workers run.
+    #[default]
+    WhenReplaced,
+    /// At once: the source knows that the worker stops.
+    AtOnce,
 }
 
 /// All workers of one source at one moment.
@@ -28,14 +61,25 @@ pub struct Listing {
     pub source: SourceId,
     /// Its workers.
     pub workers: Vec<ListedWorker>,
+    /// How workers leave that are no longer listed.
+    pub departure: Departure,
+}
+
+impl Listing {
+    /// The workers of a list that is edited while they run.
+    pub fn new(source: SourceId, workers: Vec<ListedWorker>) -> Listing {
+        Listing { source, workers, departure: Departure::default() }
+    }
 }
 
 /// A change that a listing causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerListChange {
-    /// A worker is new, or its entry changed.
+    /// A worker is new.
     Joined(ListedWorker),
-    /// No source lists it any more.
+    /// The entry of a known worker changed.
+    Updated(ListedWorker),
+    /// No source lists it any more, or another process has its address.
     Left(Address),
 }
 
@@ -51,11 +95,16 @@ impl WorkerList {
     pub fn update(&mut self, listing: Listing) -> Vec<WorkerListChange> {
         self.sources.insert(listing.source, listing.workers);
         let wanted = self.union();
-        let left = self.present.keys().filter(|address| !wanted.contains_key(*address));
-        let left = left.map(|address| WorkerListChange::Left(address.clone()));
-        let joined = wanted.values().filter(|listed| self.present.get(&listed.address) != Some(listed));
-        let joined = joined.cloned().map(WorkerListChange::Joined);
-        let changes = left.chain(joined).collect();
+        let is_same_process =
+            |known: &ListedWorker| wanted.get(&known.address).is_some_and(|listed| !listed.replaces(known));
+        let left = self.present.values().filter(|known| !is_same_process(known));
+        let left = left.map(|known| WorkerListChange::Left(known.address.clone()));
+        let news = wanted.values().filter_map(|listed| match self.present.get(&listed.address) {
+            Some(known) if known == listed => None,
+            Some(known) if !listed.replaces(known) => Some(WorkerListChange::Updated(listed.clone())),
+            _ => Some(WorkerListChange::Joined(listed.clone())),
+        });
+        let changes = left.chain(news).collect();
         self.present = wanted;
         changes
     }
@@ -69,6 +118,10 @@ impl WorkerList {
             let known = union.entry(listed.address.clone()).or_insert_with(|| listed.clone());
             known.models = known.models.take().or_else(|| listed.models.clone());
             known.kv_events = known.kv_events.take().or_else(|| listed.kv_events.clone());
+            known.incarnation = known.incarnation.take().or_else(|| listed.incarnation.clone());
+            if listed.readiness == SourceReadiness::NotReady {
+                known.readiness = SourceReadiness::NotReady;
+            }
         }
         union
     }
@@ -76,17 +129,17 @@ impl WorkerList {
 
 #[cfg(test)]
 mod tests {
-    use super::WorkerListChange::{Joined, Left};
+    use super::WorkerListChange::{Joined, Left, Updated};
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
     fn listed(name: &str) -> ListedWorker {
-        ListedWorker { address: Address::new(name), models: None, kv_events: None }
+        ListedWorker::new(Address::new(name))
     }
 
     fn listing(source: usize, names: &[&str]) -> Listing {
-        Listing { source: SourceId(source), workers: names.iter().map(|name| listed(name)).collect() }
+        Listing::new(SourceId(source), names.iter().map(|name| listed(name)).collect())
     }
 
     #[test]
@@ -114,8 +167,35 @@ mod tests {
         let mut worker_list = WorkerList::default();
         worker_list.update(listing(0, &["a"]));
         let named = ListedWorker { models: Some(vec!["m".into()]), ..listed("a") };
-        let news = worker_list.update(Listing { source: SourceId(1), workers: vec![named.clone()] });
-        assert_eq!(news, [Joined(named)]);
+        let news = worker_list.update(Listing::new(SourceId(1), vec![named.clone()]));
+        assert_eq!(news, [Updated(named)]);
+    }
+
+    #[test]
+    fn another_pod_at_the_same_address_is_another_worker() {
+        let mut worker_list = WorkerList::default();
+        let mut change = |uid: Option<&str>, readiness| {
+            let of_pod = ListedWorker { incarnation: uid.map(Into::into), readiness, ..listed("a") };
+            let changes = worker_list.update(Listing::new(SourceId(0), vec![of_pod.clone()]));
+            (changes, of_pod)
+        };
+        let (changes, first) = change(Some("1"), SourceReadiness::Ready);
+        assert_eq!(changes, [Joined(first)]);
+        let (changes, paused) = change(Some("1"), SourceReadiness::NotReady);
+        assert_eq!(changes, [Updated(paused)]);
+        let (changes, second) = change(Some("2"), SourceReadiness::Ready);
+        assert_eq!(changes, [Left(Address::new("a")), Joined(second)]);
+        let (changes, unknown) = change(None, SourceReadiness::Ready);
+        assert_eq!(changes, [Updated(unknown)], "a missing identity says nothing");
+    }
+
+    #[test]
+    fn a_worker_that_any_source_calls_unready_is_unready() {
+        let mut worker_list = WorkerList::default();
+        worker_list.update(listing(0, &["a"]));
+        let paused = ListedWorker { readiness: SourceReadiness::NotReady, ..listed("a") };
+        let changes = worker_list.update(Listing::new(SourceId(1), vec![paused.clone()]));
+        assert_eq!(changes, [Updated(paused)]);
     }
 
     proptest! {
@@ -132,6 +212,7 @@ mod tests {
                 for change in worker_list.update(listing(source, &names)) {
                     match change {
                         Joined(listed) => prop_assert!(applied.insert(listed.address)),
+                        Updated(listed) => prop_assert!(applied.contains(&listed.address)),
                         Left(address) => prop_assert!(applied.remove(&address)),
                     }
                 }

@@ -56,6 +56,7 @@ fn listed(urls: &[&str]) -> Sources {
         file: None,
         dns: Vec::new(),
         dns_refresh: Duration::from_secs(1),
+        kubernetes: Vec::new(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The admission gate: the state of request limits, rate limits and the queue in front of routing.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -7,6 +8,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
 use warmroute_admission::{Admission, AdmissionRequest, Class, Limits, RateLimiter};
+use warmroute_router::Vacancy;
 use warmroute_types::{Micros, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -24,6 +26,8 @@ pub struct AdmissionConfig {
     pub waiting_max: usize,
     /// Longest wait. After it, a request gets 429.
     pub wait_max: Duration,
+    /// Longest wait for a worker while none is ready; 0: the request is refused at once.
+    pub wake_max: Duration,
     /// Default rate limits of one tenant.
     pub limits: Limits,
     /// Header that names the tenant; `None`: the API key does.
@@ -48,7 +52,22 @@ pub enum WorkerLimit {
 impl AdmissionConfig {
     /// Whether a request may have to wait.
     pub(crate) fn is_limited(&self) -> bool {
-        self.running_max > 0 || self.worker_limit == WorkerLimit::On
+        self.running_max > 0 || self.worker_limit == WorkerLimit::On || self.waits_for_workers()
+    }
+
+    /// Whether requests wait while no worker is ready.
+    pub(crate) fn waits_for_workers(&self) -> bool {
+        !self.wake_max.is_zero()
+    }
+
+    /// Whether a request should be routed. If not, it waits.
+    pub(crate) fn may_route(&self, vacancy: Vacancy) -> bool {
+        match vacancy {
+            Vacancy::Full => false,
+            // Otherwise routing fails, and its error tells the client why.
+            Vacancy::NoWorker => !self.waits_for_workers(),
+            Vacancy::Free | Vacancy::UnknownModel => true,
+        }
     }
 
     fn for_admission(&self) -> warmroute_admission::Config {
@@ -67,6 +86,7 @@ impl Default for AdmissionConfig {
             worker_limit: WorkerLimit::Off,
             waiting_max: 100,
             wait_max: Duration::from_secs(60),
+            wake_max: Duration::ZERO,
             limits: Limits::default(),
             tenant_header: None,
             priority_header: Some(HeaderName::from_static("x-warmroute-priority")),
@@ -85,6 +105,19 @@ pub(crate) struct AdmissionGate {
     /// Seed for hashing tenant names, so that a client cannot choose a name that collides with another tenant's.
     seed: u64,
     pub(crate) queue_waits_s: Histogram,
+    /// Requests that began to wait when no worker was ready.
+    awaiting_worker: AtomicUsize,
+}
+
+/// Counts a request that waits for a worker until it is dropped.
+pub(crate) struct WorkerWait<'a>(&'a AdmissionGate);
+
+impl Drop for WorkerWait<'_> {
+    fn drop(&mut self) {
+        if self.0.awaiting_worker.fetch_sub(1, Relaxed) == 1 {
+            tracing::info!("no request waits for a worker any more");
+        }
+    }
 }
 
 /// A waiting request.
@@ -103,7 +136,21 @@ impl AdmissionGate {
             rates: Mutex::default(),
             seed: random(),
             queue_waits_s: Histogram::new(WAIT_BUCKETS_S),
+            awaiting_worker: AtomicUsize::new(0),
         }
+    }
+
+    /// Counts a request that waits because no worker is ready.
+    pub(crate) fn await_worker(&self, model: Option<&str>) -> WorkerWait<'_> {
+        if self.awaiting_worker.fetch_add(1, Relaxed) == 0 {
+            tracing::info!(model, "no worker is ready: requests wait for one");
+        }
+        WorkerWait(self)
+    }
+
+    /// Requests that wait because no worker was ready when they came.
+    pub(crate) fn awaiting_worker(&self) -> usize {
+        self.awaiting_worker.load(Relaxed)
     }
 
     /// Replaces the limits. Requests that arrived while nothing was limited are not counted as running.

@@ -60,6 +60,8 @@ pub(crate) struct Dispatch {
     /// The worker that the client requests by header, if clients may.
     requested_worker: Option<String>,
     failed_workers: Vec<WorkerId>,
+    /// Whether it has waited for a worker that vanished after admission.
+    has_waited: bool,
     /// Failed attempts whose request may have reached the worker. Retries after these draw on the retry budget.
     workers_reached: u32,
     /// Workers that accepted the request and then failed. They are blamed only when another worker serves the
@@ -121,6 +123,7 @@ impl Dispatch {
             drain,
             requested_worker,
             failed_workers: Vec::new(),
+            has_waited: false,
             workers_reached: 0,
             suspects: Vec::new(),
             fallback: None,
@@ -134,7 +137,7 @@ impl Dispatch {
         loop {
             let decision = match self.route().and_then(|decision| self.spend_retry(decision)) {
                 Ok(decision) => decision,
-                Err(GatewayError::WorkersFull) if self.permit.is_some() => match self.requeue().await {
+                Err(refusal) if self.may_wait(&refusal) => match self.requeue().await {
                     Ok(()) => continue,
                     Err(refusal) => return self.give_up(refusal),
                 },
@@ -163,7 +166,22 @@ impl Dispatch {
         }
     }
 
-    /// Waits for a worker with room, after all usable workers turned out to be full.
+    /// Whether to wait for a worker instead of refusing the request. A worker that vanished between admission and routing
+    /// is waited for once.
+    fn may_wait(&mut self, refusal: &GatewayError) -> bool {
+        let is_untried = self.failed_workers.is_empty() && !self.has_waited;
+        let waits_for_workers = self.config.admission.waits_for_workers() && is_untried;
+        match refusal {
+            GatewayError::WorkersFull => self.permit.is_some(),
+            GatewayError::NotReady if waits_for_workers && self.permit.is_some() => {
+                self.has_waited = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Waits for a worker with room, after all usable workers turned out to be full or gone.
     async fn requeue(&mut self) -> Result<(), GatewayError> {
         let (request, avoid) = (Arc::clone(&self.intake.request), self.excluded_workers()?);
         match &mut self.permit {

@@ -7,7 +7,7 @@ use http::HeaderMap;
 use warmroute_fleet::RetryBudget;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
-use warmroute_router::{Matching, Router, Vacancy};
+use warmroute_router::{Matching, Router};
 use warmroute_types::{Address, Micros};
 
 use crate::admission_gate::{AdmissionGate, Waiter};
@@ -197,8 +197,10 @@ impl Gateway {
     /// Admits the next waiting request if there is room. Every request that ends does the same. Call it periodically to
     /// use workers that joined or recovered.
     pub fn admit_next(&self) {
+        let config = self.config();
         let has_room = |waiter: &Waiter| {
-            self.router.inspect().vacancy(waiter.model.as_deref(), &waiter.avoid) != Vacancy::Full
+            let vacancy = self.router.inspect().vacancy(waiter.model.as_deref(), &waiter.avoid);
+            config.admission.may_route(vacancy)
         };
         self.admission_gate.admit_next(has_room, || self.now());
     }

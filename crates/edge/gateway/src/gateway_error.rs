@@ -41,6 +41,8 @@ pub(crate) enum GatewayError {
     TargetTooLong { limit: usize },
     #[error("No worker is ready; try again in {RETRY_AFTER_S} s")]
     NotReady,
+    #[error("No worker became ready within {} s; try again in {RETRY_AFTER_S} s", seconds(*waited))]
+    NoWorkerInTime { waited: Micros },
     #[error("All workers are at their concurrency limit; try again in {RETRY_AFTER_S} s")]
     WorkersFull,
     #[error("The admission queue is full; try again in {retry_after_s} s")]
@@ -166,7 +168,9 @@ impl GatewayError {
             GatewayError::UnknownWorker(_) => "unknown_worker",
             GatewayError::HeadTooLarge { .. } => "head_too_large",
             GatewayError::TargetTooLong { .. } => "target_too_long",
-            GatewayError::NotReady | GatewayError::WorkersFull => "no_worker_ready",
+            GatewayError::NotReady | GatewayError::NoWorkerInTime { .. } | GatewayError::WorkersFull => {
+                "no_worker_ready"
+            }
             GatewayError::QueueFull { .. } => "queue_full",
             GatewayError::QueueTimeout { .. } => "queue_timeout",
             GatewayError::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
@@ -194,6 +198,7 @@ impl GatewayError {
             GatewayError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
             GatewayError::SlowBody => StatusCode::REQUEST_TIMEOUT,
             GatewayError::NotReady
+            | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
             | GatewayError::MemoryFull
             | GatewayError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
@@ -214,6 +219,7 @@ impl GatewayError {
             | GatewayError::QueueTimeout { retry_after_s, .. }
             | GatewayError::RateLimited(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
             GatewayError::NotReady
+            | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
             | GatewayError::MemoryFull
             | GatewayError::ShuttingDown => Some(RETRY_AFTER_S),

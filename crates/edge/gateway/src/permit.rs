@@ -83,19 +83,22 @@ async fn enter_or_queue(
     request: &Arc<ParsedRequest>,
 ) -> Result<Admitted, GatewayError> {
     let (gate, now) = (&gateway.admission_gate, gateway.now());
-    let deadline = now + config.wait_max.into();
-    let has_room = || gateway.router.inspect().vacancy(request.model.as_deref(), &[]) != Vacancy::Full;
-    if let Some(place) = gate.admission.lock().enter(ask, has_room) {
+    let model = request.model.as_deref();
+    let vacancy = gateway.router.inspect().vacancy(model, &[]);
+    let awaits_worker = vacancy == Vacancy::NoWorker && config.waits_for_workers();
+    let deadline = now + if awaits_worker { config.wake_max } else { config.wait_max }.into();
+    if let Some(place) = gate.admission.lock().enter(ask, || config.may_route(vacancy)) {
         return Ok(Admitted { place, deadline });
     }
     let (wake, woken) = oneshot::channel();
     let waiter = Waiter { model: request.model.clone(), avoid: Vec::new(), wake };
-    let place = gate.admission.lock().wait(ask, waiter, now);
+    let place = gate.admission.lock().wait_until(ask, waiter, deadline, now);
+    let _counted = awaits_worker.then(|| gate.await_worker(model));
     let place = place.map_err(|refused| GatewayError::QueueFull { retry_after_s: refused.retry_after_s })?;
     let admitted = Admitted { place, deadline };
     // There may be room for this request but not for those before it, which may need other workers.
     gateway.admit_next();
-    wait_for_turn(gateway, admitted, woken).await
+    wait_for_turn(gateway, admitted, woken, model).await
 }
 
 /// Waits in the queue until woken or until the deadline.
@@ -103,6 +106,7 @@ async fn wait_for_turn(
     gateway: &Arc<Gateway>,
     admitted: Admitted,
     woken: oneshot::Receiver<()>,
+    model: Option<&str>,
 ) -> Result<Admitted, GatewayError> {
     let since = gateway.now();
     let mut guard = QueueGuard { gateway, place: Some(admitted.place), woken };
@@ -117,13 +121,17 @@ async fn wait_for_turn(
         // The queue dropped the waiter at its deadline, so there is no place to give back.
         Ok(Err(_)) => {
             guard.disarm();
-            Err(queue_timeout(gateway, waited))
+            Err(queue_timeout(gateway, model, waited))
         }
-        Err(_) => Err(queue_timeout(gateway, waited)),
+        Err(_) => Err(queue_timeout(gateway, model, waited)),
     }
 }
 
-fn queue_timeout(gateway: &Gateway, waited: Micros) -> GatewayError {
+fn queue_timeout(gateway: &Gateway, model: Option<&str>, waited: Micros) -> GatewayError {
+    let waits_for_workers = gateway.config().admission.waits_for_workers();
+    if waits_for_workers && gateway.router.inspect().vacancy(model, &[]) == Vacancy::NoWorker {
+        return GatewayError::NoWorkerInTime { waited };
+    }
     GatewayError::QueueTimeout {
         waited,
         retry_after_s: gateway.admission_gate.admission.lock().retry_after_s(gateway.now()),
@@ -182,7 +190,8 @@ impl Permit {
         gateway.admission_gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
         // The request no longer counts as running, so a worker may have room for it or for another one.
         gateway.admit_next();
-        self.admitted = Some(wait_for_turn(&gateway, admitted, woken).await?);
+        let model = request.model.as_deref();
+        self.admitted = Some(wait_for_turn(&gateway, admitted, woken, model).await?);
         Ok(())
     }
 

@@ -61,6 +61,7 @@ pub fn plan(policy: String) -> anyhow::Result<Plan<String>> {
             file: None,
             dns: Vec::new(),
             dns_refresh: Duration::from_secs(1),
+            kubernetes: Vec::new(),
         },
         precise: None,
         record: None,

@@ -6,6 +6,7 @@
 
 mod load;
 mod models;
+mod sleep;
 mod worker;
 
 use std::collections::HashMap;

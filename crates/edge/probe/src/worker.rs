@@ -13,6 +13,7 @@ use warmroute_wire::HttpClient;
 
 use crate::load::{lacks_rank, read_capacity, read_load};
 use crate::models::{names_of, read_models};
+use crate::sleep::read_sleep;
 use crate::{Config, ProblemListener};
 
 /// How often models are read again. They change rarely, when an adapter is loaded.
@@ -28,6 +29,8 @@ pub(crate) struct Probe<P, N> {
     last_models: Option<Instant>,
     last_problem: String,
     problems: ProblemListener,
+    /// Whether the engine answers `/is_sleeping`; `None`: not asked since it started.
+    can_sleep: Option<bool>,
     capacity: Option<CacheCapacity>,
 }
 
@@ -50,6 +53,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             last_models: None,
             last_problem: String::new(),
             problems,
+            can_sleep: None,
             capacity: None,
         }
     }
@@ -94,6 +98,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         if !matches!(&response, Ok((status, _)) if status.is_success()) {
             // After a restart the engine may serve other models.
             self.last_models = None;
+            self.can_sleep = None;
             let why = response.map_or_else(|error| error.to_string(), |(status, _)| status.to_string());
             return self.report_failure(&format!("health check: {why}"));
         }
@@ -101,8 +106,24 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             self.check_models().await;
         }
         if self.last_models.is_some() && self.has_rank().await {
-            self.report(ProbeResult::Answered);
+            let result = if self.is_asleep().await { ProbeResult::Asleep } else { ProbeResult::Answered };
+            self.report(result);
         }
+    }
+
+    /// Whether the engine sleeps. vLLM answers `/health` then, but no request; an engine without sleep mode has no such
+    /// path and is asked once.
+    async fn is_asleep(&mut self) -> bool {
+        if self.can_sleep == Some(false) {
+            return false;
+        }
+        let answer = match self.client.get("/is_sleeping").await {
+            Ok((StatusCode::OK, body)) => read_sleep(&body),
+            Ok((StatusCode::TOO_MANY_REQUESTS, _)) | Err(_) => return false,
+            Ok(_) => None,
+        };
+        self.can_sleep = Some(answer.is_some());
+        answer == Some(true)
     }
 
     /// Whether the engine has this worker's rank. Engines that list no ranks are assumed to.
@@ -150,7 +171,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
     }
 
     fn report(&mut self, result: ProbeResult) {
-        if result == ProbeResult::Answered && !self.last_problem.is_empty() {
+        if result != ProbeResult::Failed && !self.last_problem.is_empty() {
             self.last_problem.clear();
             (self.problems)(&self.worker.address, None);
         }
@@ -178,6 +199,9 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             // The engine was restarted with fewer ranks.
             self.last_health = None;
             return;
+        }
+        if self.can_sleep == Some(true) && self.is_asleep().await {
+            return self.report(ProbeResult::Asleep);
         }
         self.report(ProbeResult::Answered);
         if let Some(report) = read_load(&page, self.worker.address.rank, (self.now)()) {

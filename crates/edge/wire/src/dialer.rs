@@ -6,12 +6,12 @@ use std::sync::{Arc, OnceLock};
 
 use http::HeaderValue;
 use parking_lot::RwLock;
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 
-use crate::pem::{BadTls, Identity, provider, roots_in, system_roots};
+use crate::pem::{BadTls, CertifiedKey, Identity, PemTexts, provider, roots_in, system_roots};
 use crate::scheme_detection::is_plain;
 use crate::target::Scheme;
 use crate::{AppProtocol, Stream, Target};
@@ -44,13 +44,17 @@ struct DialSettings {
 impl Dialer {
     /// A dialer that sends `authorization` to workers. Reads the named files at once, so that errors surface now.
     pub fn new(authorization: Option<HeaderValue>, tls: WorkerTls) -> Result<Dialer, BadTls> {
-        let sensitive = |mut value: HeaderValue| {
-            value.set_sensitive(true);
-            value
-        };
+        let authorization = authorization.map(sensitive);
+        Dialer::from_settings(DialSettings { authorization, tls, ..DialSettings::default() })
+    }
+
+    /// A dialer with certificates from memory.
+    pub fn from_pem(authorization: Option<HeaderValue>, pem: &PemTexts) -> Result<Dialer, BadTls> {
+        let unusable = |error| BadTls::Unusable { file: pem.origin.clone(), error };
+        let config = client_config(pem.roots()?, pem.certified_key()?, AppProtocol::Http, unusable)?;
         Dialer::from_settings(DialSettings {
             authorization: authorization.map(sensitive),
-            tls,
+            config: OnceLock::from(config),
             ..DialSettings::default()
         })
     }
@@ -126,20 +130,35 @@ impl WorkerTls {
             Some(file) => roots_in(file)?,
             None => system_roots()?,
         };
-        let builder =
-            ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-        let builder = builder.with_root_certificates(roots);
-        let mut config = match &self.identity {
-            Some(identity) => {
-                let (certificates, key) = identity.read()?;
-                let config = builder.with_client_auth_cert(certificates, key);
-                config.map_err(|error| identity.unusable(error))?
-            }
-            None => builder.with_no_client_auth(),
+        let identity = self.identity.as_ref().map(Identity::read).transpose()?;
+        let unusable = |error| match &self.identity {
+            Some(identity) => identity.unusable(error),
+            None => BadTls::Unsupported(error),
         };
-        config.alpn_protocols = protocol.alpn();
-        Ok(Arc::new(config))
+        client_config(roots, identity, protocol, unusable)
     }
+}
+
+fn client_config(
+    roots: Arc<RootCertStore>,
+    identity: Option<CertifiedKey>,
+    protocol: AppProtocol,
+    unusable: impl Fn(rustls::Error) -> BadTls,
+) -> Result<Arc<ClientConfig>, BadTls> {
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let builder = builder.with_root_certificates(roots);
+    let mut config = match identity {
+        Some((certificates, key)) => builder.with_client_auth_cert(certificates, key).map_err(unusable)?,
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = protocol.alpn();
+    Ok(Arc::new(config))
+}
+
+/// Marks a header so that it is not printed.
+fn sensitive(mut value: HeaderValue) -> HeaderValue {
+    value.set_sensitive(true);
+    value
 }
 
 #[cfg(test)]

@@ -94,6 +94,27 @@ impl HttpClient {
         Ok(sender.send_request(request).await?)
     }
 
+    /// Gets `path`, and returns the response as soon as its head has arrived. The timeout covers the head only.
+    /// Without a second try.
+    pub async fn get_streaming(&mut self, path: &str) -> Result<Response<Incoming>, HttpClientError> {
+        let timeout = self.timeout;
+        let response = tokio::time::timeout(timeout, self.begin_get(path)).await;
+        response.unwrap_or(Err(HttpClientError::Timeout(timeout)))
+    }
+
+    async fn begin_get(&mut self, path: &str) -> Result<Response<Incoming>, HttpClientError> {
+        let target = self.target()?;
+        let request = self.request(&target, Method::GET, path, Bytes::new())?;
+        let mut sender = match self.open.take().filter(SendRequest::is_ready) {
+            Some(sender) => sender,
+            None => self.dial(&target).await?,
+        };
+        let response = sender.send_request(request).await?;
+        // Usable again once the body has been read.
+        self.open = Some(sender);
+        Ok(response)
+    }
+
     /// Sends a request within the timeout. If the reused connection has died, it is replaced once.
     async fn send_in_time(
         &mut self,

@@ -16,7 +16,7 @@ mod target;
 pub use acceptor::Acceptor;
 pub use dialer::{Dialer, WorkerTls};
 pub use http_client::{HttpClient, HttpClientError};
-pub use pem::{BadTls, Identity};
+pub use pem::{BadTls, Identity, PemTexts};
 pub use scheme_detection::{detect_scheme, speaks_tls};
 pub use stream::Stream;
 pub use target::{Scheme, Target};

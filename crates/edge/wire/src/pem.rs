@@ -61,7 +61,31 @@ pub struct Identity {
 }
 
 /// A certificate chain and its key.
-type CertifiedKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+pub(crate) type CertifiedKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// CA and client certificates as PEM texts, for credentials that are not in files of their own.
+#[derive(Clone, Default)]
+pub struct PemTexts {
+    /// Where the texts come from, for errors.
+    pub origin: PathBuf,
+    /// CA bundle for the server's certificate; `None`: the system's.
+    pub ca: Option<Vec<u8>>,
+    /// Our client certificate chain and its private key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl PemTexts {
+    pub(crate) fn roots(&self) -> Result<Arc<RootCertStore>, BadTls> {
+        self.ca.as_ref().map_or_else(system_roots, |pem| roots_of(pem, &self.origin))
+    }
+
+    pub(crate) fn certified_key(&self) -> Result<Option<CertifiedKey>, BadTls> {
+        let Some((certificates, key)) = &self.identity else { return Ok(None) };
+        let missing = |_| BadTls::Missing { file: self.origin.clone(), what: "private key" };
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(missing)?;
+        Ok(Some((certificates_of(certificates, &self.origin)?, key)))
+    }
+}
 
 impl Identity {
     pub(crate) fn read(&self) -> Result<CertifiedKey, BadTls> {
@@ -82,9 +106,14 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 
 /// The CA certificates in a file.
 pub(crate) fn roots_in(file: &Path) -> Result<Arc<RootCertStore>, BadTls> {
+    roots_of(&bytes(file)?, file)
+}
+
+/// The CA certificates in a PEM text. `origin` names it in errors.
+pub(crate) fn roots_of(pem: &[u8], origin: &Path) -> Result<Arc<RootCertStore>, BadTls> {
     let mut roots = RootCertStore::empty();
-    let added = certificates(file)?.into_iter().try_for_each(|certificate| roots.add(certificate));
-    added.map_err(|error| BadTls::Unusable { file: file.to_owned(), error })?;
+    let added = certificates_of(pem, origin)?.into_iter().try_for_each(|certificate| roots.add(certificate));
+    added.map_err(|error| BadTls::Unusable { file: origin.to_owned(), error })?;
     Ok(Arc::new(roots))
 }
 
@@ -96,9 +125,12 @@ pub(crate) fn system_roots() -> Result<Arc<RootCertStore>, BadTls> {
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadTls> {
-    let missing = || BadTls::Missing { file: file.to_owned(), what: "certificate" };
-    let text = bytes(file)?;
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    certificates_of(&bytes(file)?, file)
+}
+
+fn certificates_of(pem: &[u8], origin: &Path) -> Result<Vec<CertificateDer<'static>>, BadTls> {
+    let missing = || BadTls::Missing { file: origin.to_owned(), what: "certificate" };
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     certificates.ok().filter(|certificates| !certificates.is_empty()).ok_or_else(missing)
 }
 

@@ -40,6 +40,7 @@ impl<P: Policy> Router<P> {
                 }
             }
             Change::ModelCards { worker, cards } => self.fleet.describe_models(&worker, cards),
+            Change::Readiness { worker, readiness } => _ = self.fleet.set_readiness(&worker, readiness),
             Change::Probed { worker, result, at } => self.apply_probe(&worker, result, at),
             Change::Faulted { worker, at } => _ = self.fleet.failed(&worker, at),
             Change::Broke { worker, request, at } => _ = self.fleet.record_break(&worker, request, at),
@@ -98,9 +99,12 @@ impl<P: Policy> Router<P> {
     /// reports a restart itself. A worker probed for the first time keeps its restored cache, unless the probe fails.
     fn apply_probe(&self, worker: &Worker, result: ProbeResult, at: Micros) {
         let is_new = self.fleet.load_view(worker.id).state == WorkerState::Starting;
-        let is_back = self.fleet.probed(worker, result, at) == Some(WorkerState::Ready) && !is_new;
+        let changed = self.fleet.probed(worker, result, at);
+        let is_back = changed == Some(WorkerState::Ready) && !is_new;
         let is_away = is_new && result == ProbeResult::Failed;
-        if (is_back || is_away) && self.fleet.load_view(worker.id).view == CacheView::Presumed {
+        // An engine that goes to sleep gives its cache away.
+        let is_asleep = changed == Some(WorkerState::Sleeping);
+        if (is_back || is_away || is_asleep) && self.fleet.load_view(worker.id).view == CacheView::Presumed {
             reported::forget(&self.index, worker.id);
         }
     }

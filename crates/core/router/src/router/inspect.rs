@@ -46,9 +46,12 @@ impl<'a, P: Policy> Inspect<'a, P> {
     /// Whether a worker outside `avoid` can take a request for this model now.
     pub fn vacancy(&self, model: Option<&str>, avoid: &[WorkerId]) -> Vacancy {
         let pools = self.router.pools.read();
-        let pool = pools.serving(model);
         let in_flight_max = self.router.in_flight_max.load(Relaxed);
-        pool.map_or(Vacancy::NoWorker, |pool| pool.vacancy(&self.router.fleet, avoid, in_flight_max))
+        match pools.serving(model) {
+            Ok(pool) => pool.vacancy(&self.router.fleet, avoid, in_flight_max),
+            Err(NoRoute::UnknownModel) if !pools.is_departed(model) => Vacancy::UnknownModel,
+            Err(_) => Vacancy::NoWorker,
+        }
     }
 
     /// The root under which a family's engines report a request's prompt.

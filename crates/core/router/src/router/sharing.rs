@@ -163,7 +163,11 @@ impl<P: Policy> Peering<'_, P> {
         let members = self.router.fleet.members();
         let found = |state| match state {
             WorkerState::Unhealthy | WorkerState::Recovering => WorkerHealth::Failing,
-            WorkerState::Starting | WorkerState::Ready | WorkerState::Draining => WorkerHealth::Healthy,
+            WorkerState::Starting
+            | WorkerState::Ready
+            | WorkerState::Draining
+            | WorkerState::Unready
+            | WorkerState::Sleeping => WorkerHealth::Healthy,
         };
         let found = members.iter().map(|view| (view.worker.identity, found(view.load.state))).collect();
         sharing.examine(&found);

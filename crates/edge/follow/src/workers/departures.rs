@@ -46,8 +46,10 @@ impl Departures {
             workers.iter().partition(|view| self.0.contains_key(&view.worker.address));
         let is_ready = |view: &&WorkerView| view.load.state.takes_requests();
         let ready: Vec<&WorkerView> = staying.iter().copied().filter(is_ready).collect();
-        let may_come = staying.iter().any(|view| view.load.state == WorkerState::Starting)
-            || listings == Listings::Pending;
+        let is_coming = |view: &&WorkerView| {
+            matches!(view.load.state, WorkerState::Starting | WorkerState::Unready | WorkerState::Sleeping)
+        };
+        let may_come = staying.iter().copied().any(|view| is_coming(&view)) || listings == Listings::Pending;
         let is_needed = |address: &Address| {
             let view = going.iter().find(|view| view.worker.address == *address);
             may_come && view.is_some_and(|view| is_ready(view) && !can_replace(&ready, &view.models))

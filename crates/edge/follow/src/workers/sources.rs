@@ -1,7 +1,7 @@
-//! Follows the sources of workers: the configured list, a watched file, DNS names.
+//! Follows the sources of workers: the configured list, a watched file, DNS names, Kubernetes.
 //!
 //! Every change goes to the router. When the configuration changes the sources, all of them are read again. Workers
-//! that no source lists any more drain as soon as others can replace them.
+//! that no source lists any more drain as soon as others can replace them; those of pods that stop drain at once.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use warmroute_discovery::{
-    DnsName, ListedWorker, Listing, SourceId, WorkerList, WorkerListChange, watch_dns, watch_file,
+    Departure, DnsName, KubernetesSource, ListedWorker, Listing, SourceId, WorkerList, WorkerListChange,
+    watch_dns, watch_file, watch_kubernetes,
 };
 use warmroute_fleet::Models;
 use warmroute_policy::Standard;
 use warmroute_router::{Change, Router};
+use warmroute_types::Address;
 
 use super::departures::{Departures, Listings};
 use crate::engines::Configured;
@@ -26,9 +28,13 @@ const FILE: SourceId = SourceId(1);
 /// How often departing workers are checked for a replacement.
 const DRAIN_CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// DNS names come last, because their number varies.
+/// DNS names and Kubernetes sources alternate after the others, because the number of both varies.
 fn dns_source(i: usize) -> SourceId {
-    SourceId(2 + i)
+    SourceId(2 + 2 * i)
+}
+
+fn kubernetes_source(i: usize) -> SourceId {
+    SourceId(3 + 2 * i)
 }
 
 /// Where workers come from.
@@ -41,6 +47,15 @@ pub struct Sources {
     pub dns: Vec<DnsName>,
     /// How often they are resolved.
     pub dns_refresh: Duration,
+    /// Pods, Services or pools in Kubernetes.
+    pub kubernetes: Vec<KubernetesSource>,
+}
+
+impl Sources {
+    /// Whether there is no source of workers at all.
+    pub fn is_empty(&self) -> bool {
+        self.listed.is_empty() && self.file.is_none() && self.dns.is_empty() && self.kubernetes.is_empty()
+    }
 }
 
 /// All sources and the workers they list.
@@ -50,11 +65,12 @@ struct WorkerSources {
     list: WorkerList,
     found: mpsc::Receiver<Listing>,
     dns_names: usize,
+    kubernetes_sources: usize,
     /// Sources that have not listed their workers yet.
     pending: BTreeSet<SourceId>,
     listings: watch::Sender<Listings>,
     departures: Departures,
-    /// Watchers of files and DNS names.
+    /// Watchers of files, DNS names and Kubernetes.
     watchers: JoinSet<()>,
 }
 
@@ -73,8 +89,10 @@ pub fn follow_sources(
     configured: Configured,
     background: &mut JoinSet<()>,
 ) -> FollowedSources {
-    if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
-        tracing::warn!("no workers configured: set --worker-urls, --worker-file or --worker-dns");
+    if sources.is_empty() {
+        tracing::warn!(
+            "no workers configured: set --worker-urls, --worker-file, --worker-dns or --service-discovery"
+        );
     }
     let (sender, changed) = mpsc::unbounded_channel();
     let (listings, complete) = watch::channel(Listings::Complete);
@@ -84,6 +102,7 @@ pub fn follow_sources(
         list: WorkerList::default(),
         found: mpsc::channel(1).1,
         dns_names: 0,
+        kubernetes_sources: 0,
         pending: BTreeSet::new(),
         listings,
         departures: Departures::default(),
@@ -114,18 +133,25 @@ impl WorkerSources {
         // Listings of the old watchers are dropped.
         self.found = found;
         self.pending.clear();
-        self.update(Listing { source: LIST, workers: sources.listed });
+        self.update(Listing::new(LIST, sources.listed));
         match sources.file {
             Some(file) => {
                 self.pending.insert(FILE);
                 self.watchers.spawn(watch_file(file, FILE, listings.clone()));
             }
-            None => self.update(Listing { source: FILE, workers: Vec::new() }),
+            None => self.update(Listing::new(FILE, Vec::new())),
         }
-        let gone = sources.dns.len()..self.dns_names;
-        self.dns_names = sources.dns.len();
-        gone.for_each(|i| self.update(Listing { source: dns_source(i), workers: Vec::new() }));
+        let gone_names = (sources.dns.len()..self.dns_names).map(dns_source);
+        let gone_sources = (sources.kubernetes.len()..self.kubernetes_sources).map(kubernetes_source);
+        for gone in gone_names.chain(gone_sources) {
+            self.update(Listing::new(gone, Vec::new()));
+        }
+        (self.dns_names, self.kubernetes_sources) = (sources.dns.len(), sources.kubernetes.len());
         self.pending.extend((0..self.dns_names).map(dns_source));
+        self.pending.extend((0..self.kubernetes_sources).map(kubernetes_source));
+        for (i, source) in sources.kubernetes.into_iter().enumerate() {
+            self.watchers.spawn(watch_kubernetes(source, kubernetes_source(i), listings.clone()));
+        }
         for (i, host) in sources.dns.into_iter().enumerate() {
             self.watchers.spawn(watch_dns(host, sources.dns_refresh, dns_source(i), listings.clone()));
         }
@@ -134,15 +160,24 @@ impl WorkerSources {
 
     fn update(&mut self, listing: Listing) {
         self.pending.remove(&listing.source);
+        let departure = listing.departure;
         for change in self.list.update(listing) {
             match change {
                 WorkerListChange::Joined(listed) => {
+                    tracing::info!(worker = %listed.address, "worker added");
                     self.departures.cancel(&listed.address);
+                    self.join(listed);
+                }
+                WorkerListChange::Updated(listed) => {
+                    tracing::info!(worker = %listed.address, readiness = ?listed.readiness, "worker updated");
                     self.join(listed);
                 }
                 WorkerListChange::Left(address) => {
                     tracing::info!(worker = %address, "worker removed from its source");
-                    self.departures.add(address, Instant::now());
+                    match departure {
+                        Departure::WhenReplaced => self.departures.add(address, Instant::now()),
+                        Departure::AtOnce => self.drain(address),
+                    }
                 }
             }
         }
@@ -154,14 +189,20 @@ impl WorkerSources {
     }
 
     fn join(&self, listed: ListedWorker) {
-        tracing::info!(worker = %listed.address, "worker added");
         if let Some(events) = listed.kv_events {
             self.configured.write().insert(listed.address.url.clone(), events);
         }
         let models = listed.models.map_or(Models::Unknown, |names| Models::named(&names));
-        if let Err(full) = self.router.join(listed.address, models) {
-            tracing::error!(%full, "worker ignored: the fleet is full");
+        let readiness = listed.readiness;
+        match self.router.join(listed.address, models) {
+            Ok(worker) => self.router.apply(Change::Readiness { worker, readiness }),
+            Err(full) => tracing::error!(%full, "worker ignored: the fleet is full"),
         }
+    }
+
+    fn drain(&self, address: Address) {
+        tracing::info!(worker = %address, "draining worker");
+        self.router.apply(Change::Leave { address });
     }
 
     /// Drains the departing workers that are not needed any more.
@@ -172,8 +213,7 @@ impl WorkerSources {
         for address in
             self.departures.take_ready(&self.router.inspect().workers(), self.listings(), Instant::now())
         {
-            tracing::info!(worker = %address, "draining worker");
-            self.router.apply(Change::Leave { address });
+            self.drain(address);
         }
     }
 }

@@ -48,7 +48,7 @@ const CONNECTIONS_MAX: usize = 1_024;
 /// Whether the gateway wants traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// A worker is ready, and the gateway is not draining.
+    /// A worker is ready or requests may wait for one, and the gateway is not draining.
     Ready,
     /// No worker is ready.
     NoWorker,
@@ -117,7 +117,8 @@ impl Admin {
             return Readiness::Draining;
         }
         let workers = self.gateway.router.inspect().workers();
-        if workers.iter().any(|view| view.load.state.takes_requests()) {
+        let is_ready = workers.iter().any(|view| view.load.state.takes_requests());
+        if is_ready || self.gateway.config().admission.waits_for_workers() {
             Readiness::Ready
         } else {
             Readiness::NoWorker

@@ -30,6 +30,9 @@ impl Collector for AdmissionCollector {
         for (class, waiting) in Class::ALL.into_iter().zip(waiting) {
             ConstGauge::new(waiting as i64).encode(family.encode_family(&[("priority", class.as_str())])?)?;
         }
+        let help = "Requests that wait because no worker was ready when they came";
+        let family = encoder.encode_descriptor("requests_awaiting_worker", help, None, MetricType::Gauge)?;
+        ConstGauge::new(self.0.awaiting_worker() as i64).encode(family)?;
         let help = "Time in the admission queue of requests that had to wait";
         let family = encoder.encode_descriptor("queue_wait_seconds", help, None, MetricType::Histogram)?;
         self.0.queue_waits_s.encode(family)

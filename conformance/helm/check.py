@@ -1,0 +1,217 @@
+"""Checks the chart. Every check is a function; all run, and each failure says what is wrong.
+
+See `run`.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import kubernetes_validate
+import yaml
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+CHART = ROOT / "deploy/helm/warmroute"
+PLAIN = ROOT / "deploy/kubernetes"
+VALUES = sorted((HERE / "values").glob("*.yaml"))
+RELEASE = "warmroute"
+
+# Kinds of other projects, whose schemas Kubernetes does not have.
+FOREIGN = {"PodMonitor", "ServiceMonitor", "ScaledObject"}
+
+# Values that must be refused, and what the error must say.
+REFUSED = [
+    ("replica=3", "replica"),
+    ("replicas=many", "replicas"),
+    ("image.pullPolicy=Sometimes", "pullPolicy"),
+    ("discovery.pool=llama", "exactly one of selector, service and pool"),
+    ("discovery.selector=null", "exactly one of selector, service and pool"),
+    ("discovery.port=Not_A_Port", "port"),
+    ("apiKeys.secret=keys", "apiKeys"),
+    ("engineScaler.enabled=true", "engineScaler.target.name"),
+    ("monitoring.podMonitor.interval=often", "interval"),
+]
+
+PODS, SLICES, POOLS = (
+    ("", "pods"), ("discovery.k8s.io", "endpointslices"), ("inference.networking.k8s.io", "inferencepools"))
+
+# The rights that each set of values may ask for, and no others.
+RIGHTS = {
+    "default": {("Role", "default"): {PODS}},
+    "full": {("Role", "engines"): {PODS}, ("Role", "more-engines"): {PODS}},
+    "plain": {("Role", "default"): {PODS}},
+    "pool": {("Role", "default"): {PODS, POOLS}},
+    "service": {("ClusterRole", None): {SLICES}},
+    "static": {},
+}
+
+
+def helm(*args):
+    return subprocess.run(["helm", *args], capture_output=True, text=True)
+
+
+def render(*args):
+    done = helm("template", RELEASE, str(CHART), "--namespace", "default", *args)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return done.stdout
+
+
+def objects(text):
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def of_kind(documents, kind):
+    return [document for document in documents if document["kind"] == kind]
+
+
+def plain_text():
+    """The chart without traces of helm, for kubectl."""
+    text = render("-f", str(PLAIN / "gateway.values.yaml"))
+    traces = ("# Source:", "helm.sh/chart:", "app.kubernetes.io/managed-by:")
+    lines = [line for line in text.splitlines() if not line.strip().startswith(traces)]
+    head = "# Written by conformance/helm/run --write from deploy/helm/warmroute and gateway.values.yaml. Do not edit.\n"
+    return head + "\n".join(lines).strip() + "\n"
+
+
+def all_renderings():
+    yield "default", objects(render())
+    yield "plain", objects(plain_text())
+    for file in VALUES:
+        yield file.stem, objects(render("-f", str(file)))
+
+
+def lint(_):
+    for file in [None, *VALUES]:
+        done = helm("lint", str(CHART), "--strict", *(["-f", str(file)] if file else []))
+        if done.returncode:
+            yield f"helm lint with {file}: {done.stdout}{done.stderr}"
+
+
+def schemas(renderings):
+    for name, documents in renderings:
+        for document in documents:
+            if document["kind"] in FOREIGN:
+                continue
+            try:
+                kubernetes_validate.validate(document, "1.37.0", strict=True)
+            except Exception as error:
+                yield f"{name}: {document['kind']} {document['metadata']['name']}: {str(error)[:400]}"
+
+
+def wrong_values_are_refused(_):
+    for values, word in REFUSED:
+        done = helm("template", RELEASE, str(CHART), "--set", values)
+        if done.returncode == 0:
+            yield f"--set {values} is accepted"
+        elif word not in done.stderr:
+            yield f"--set {values}: the error does not say `{word}`: {done.stderr}"
+
+
+def rights_are_least(renderings):
+    for name, documents in renderings:
+        found = {}
+        for role in of_kind(documents, "Role") + of_kind(documents, "ClusterRole"):
+            rules = role["rules"]
+            if any(rule["verbs"] != ["get", "list", "watch"] for rule in rules):
+                yield f"{name}: a role has more than get, list and watch"
+            place = (role["kind"], role["metadata"].get("namespace"))
+            found[place] = {(group, resource) for rule in rules for group in rule["apiGroups"]
+                            for resource in rule["resources"]}
+        if found != RIGHTS[name]:
+            yield f"{name}: the roles are {found}, expected {RIGHTS[name]}"
+        bindings = of_kind(documents, "RoleBinding") + of_kind(documents, "ClusterRoleBinding")
+        accounts = {deployment["spec"]["template"]["spec"]["serviceAccountName"]
+                    for deployment in of_kind(documents, "Deployment")}
+        if any(subject["name"] not in accounts for binding in bindings for subject in binding["subjects"]):
+            yield f"{name}: a binding is for another account than the pods'"
+
+
+def parts_fit_together(renderings):
+    for name, documents in renderings:
+        pod = of_kind(documents, "Deployment")[0]["spec"]["template"]
+        labels, container = pod["metadata"]["labels"], pod["spec"]["containers"][0]
+        ports = {port["name"] for port in container["ports"]}
+        for service in of_kind(documents, "Service"):
+            if not service["spec"]["selector"].items() <= labels.items():
+                yield f"{name}: Service {service['metadata']['name']} selects other pods"
+            if not {port["targetPort"] for port in service["spec"]["ports"]} <= ports:
+                yield f"{name}: Service {service['metadata']['name']} has a port that no container has"
+        for policy in of_kind(documents, "NetworkPolicy"):
+            used = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+            if used != ports:
+                yield f"{name}: the NetworkPolicy opens {used}, and the container has {ports}"
+        for monitor in of_kind(documents, "PodMonitor"):
+            if not {end["port"] for end in monitor["spec"]["podMetricsEndpoints"]} <= ports:
+                yield f"{name}: the PodMonitor names a port that no container has"
+        mounts = tuple(mount["mountPath"] for mount in container.get("volumeMounts", []))
+        for flag in container["args"]:
+            path = flag.partition("=")[2]
+            if path.startswith("/") and not path.startswith(mounts):
+                yield f"{name}: {flag} is not in a mounted folder"
+        for volume in pod["spec"].get("volumes", []):
+            if "secret" in volume and volume["secret"].get("defaultMode", 0o644) & 0o007:
+                yield f"{name}: everyone in the container can read the secret {volume['name']}"
+        grace = pod["spec"]["terminationGracePeriodSeconds"]
+        drain = next(int(flag.partition("=")[2]) for flag in container["args"] if flag.startswith("--drain-timeout-secs"))
+        if grace < drain + 10:
+            yield f"{name}: pods are killed after {grace} s, and requests may take {drain} s"
+
+
+def flags_exist(renderings, binary):
+    known = subprocess.run([binary, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"--[a-z0-9-]+", known))
+    for name, documents in renderings:
+        for deployment in of_kind(documents, "Deployment"):
+            for flag in deployment["spec"]["template"]["spec"]["containers"][0]["args"][1:]:
+                if flag.partition("=")[0] not in known:
+                    yield f"{name}: `warmroute serve` has no flag {flag}"
+
+
+def metrics_exist(renderings):
+    documented = (ROOT / "docs/metrics.md").read_text()
+    for name, documents in renderings:
+        for scaler in of_kind(documents, "ScaledObject"):
+            for metric in re.findall(r"warmroute_[a-z_]+", yaml.dump(scaler)):
+                if f"`{metric}`" not in documented:
+                    yield f"{name}: the ScaledObject uses {metric}, which docs/metrics.md does not have"
+
+
+def plain_manifests_are_current(_):
+    file = PLAIN / "gateway.yaml"
+    if file.read_text() != plain_text():
+        yield f"{file.relative_to(ROOT)} differs from the chart: run conformance/helm/run --write"
+    built = subprocess.run(["kubectl", "kustomize", str(PLAIN)], capture_output=True, text=True)
+    name = lambda document: (document["kind"], document["metadata"]["name"])
+    if built.returncode:
+        yield f"kubectl kustomize: {built.stderr}"
+    elif sorted(map(name, objects(built.stdout))) != sorted(map(name, objects(file.read_text()))):
+        yield "kubectl kustomize gives other objects"
+
+
+def main():
+    if sys.argv[1:] == ["--write"]:
+        (PLAIN / "gateway.yaml").write_text(plain_text())
+        return
+    binary = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "target/release/warmroute")
+    renderings = list(all_renderings())
+    with_binary = lambda renderings: flags_exist(renderings, binary)
+    with_binary.__name__ = "flags_exist"
+    checks = [lint, schemas, wrong_values_are_refused, rights_are_least, parts_fit_together, with_binary,
+              metrics_exist, plain_manifests_are_current]
+    failures = 0
+    for check in checks:
+        found = list(check(renderings))
+        failures += len(found)
+        print("ok    " if not found else "FAILED", check.__name__.replace("_", " "))
+        for failure in found:
+            print("      ", failure)
+    count = sum(len(documents) for _, documents in renderings)
+    foreign = sum(document["kind"] in FOREIGN for _, documents in renderings for document in documents)
+    print(f"{count} objects of {len(renderings)} renderings; {foreign} of kinds without a schema here")
+    raise SystemExit(failures > 0)
+
+
+main()

@@ -1,0 +1,54 @@
+//! Checks of the API server, of the rights there, and of the pods.
+
+use warmroute_discovery::{KubernetesSource, KubernetesTarget, ListedWorker};
+use warmroute_types::SourceReadiness;
+
+use super::finding::Finding;
+
+/// Lists the workers of each source once. Returns those that are ready, to be checked as engines.
+pub async fn check(sources: &[KubernetesSource]) -> (Vec<Finding>, Vec<ListedWorker>) {
+    let (mut findings, mut ready) = (Vec::new(), Vec::new());
+    for source in sources {
+        let place = place_of(source);
+        match source.list_once().await {
+            Ok(report) => {
+                let (up, down): (Vec<_>, Vec<_>) =
+                    report.workers.into_iter().partition(|worker| worker.readiness == SourceReadiness::Ready);
+                findings.push(count_of(&place, up.len(), down.len(), report.unusable.len()));
+                let unusable = report.unusable.into_iter();
+                findings.extend(unusable.map(|why| Finding::trouble(why, "docs/kubernetes.md, Annotations")));
+                ready.extend(up);
+            }
+            Err(why) => findings.push(Finding::trouble(
+                format!("{place} cannot be listed: {why}"),
+                "docs/kubernetes.md lists the rights that the service account needs",
+            )),
+        }
+    }
+    (findings, ready)
+}
+
+fn place_of(source: &KubernetesSource) -> String {
+    let namespace =
+        source.namespace.as_deref().map_or("all namespaces".to_owned(), |name| format!("namespace {name}"));
+    let what = match &source.target {
+        KubernetesTarget::Pods { selector } => format!("pods with `{selector}`"),
+        KubernetesTarget::Service { name } => format!("endpoints of the Service `{name}`"),
+        KubernetesTarget::Pool { name } => format!("pods of the InferencePool `{name}`"),
+    };
+    format!("{what} in {namespace}")
+}
+
+fn count_of(place: &str, up: usize, down: usize, unusable: usize) -> Finding {
+    match (up, down + unusable) {
+        (0, 0) => Finding::note(
+            format!("{place}: there are none"),
+            "compare the labels, or the Service's selector; a fleet that scales from zero needs wake-timeout-secs",
+        ),
+        (0, _) => Finding::note(
+            format!("{place}: no worker is ready, {down} are not ready"),
+            "kubectl describe pod shows why",
+        ),
+        (up, _) => Finding::good(format!("{place}: {up} workers are ready, {down} are not ready")),
+    }
+}

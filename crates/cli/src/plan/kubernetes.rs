@@ -1,0 +1,127 @@
+//! Turns options into the sources of workers in Kubernetes.
+
+use anyhow::{Context, ensure};
+use warmroute_discovery::{KubernetesAccess, KubernetesSource, KubernetesTarget, WorkerPort};
+
+use super::value_of;
+use crate::options::Discovery;
+
+/// All namespaces.
+const ALL: &str = "*";
+
+/// The sources: one for each namespace.
+pub(super) fn sources(options: &Discovery) -> anyhow::Result<Vec<KubernetesSource>> {
+    if !value_of(options.service_discovery).0 {
+        check_unused(options)?;
+        return Ok(Vec::new());
+    }
+    let target = target(options)?;
+    let port = options.service_discovery_port.as_deref().map(str::parse::<WorkerPort>);
+    let port = port.transpose().context("service-discovery-port")?;
+    let namespaces = options.service_discovery_namespace.clone().unwrap_or_default();
+    for namespace in namespaces.iter().filter(|namespace| *namespace != ALL) {
+        check_name(namespace).context("service-discovery-namespace")?;
+    }
+    let access = KubernetesAccess::find(options.kubeconfig.as_deref()).context("kubeconfig")?;
+    let namespaces: Vec<Option<String>> = match namespaces.as_slice() {
+        [] => vec![Some(access.namespace().to_owned())],
+        some if some.iter().any(|namespace| namespace == ALL) => vec![None],
+        some => some.iter().cloned().map(Some).collect(),
+    };
+    let source = |namespace| KubernetesSource {
+        access: access.clone(),
+        target: target.clone(),
+        namespace,
+        port: port.clone(),
+        ranks: options.dp_size,
+    };
+    Ok(namespaces.into_iter().map(source).collect())
+}
+
+fn check_unused(options: &Discovery) -> anyhow::Result<()> {
+    let used = [
+        ("selector", options.selector.is_some()),
+        ("service-discovery-service", options.service_discovery_service.is_some()),
+        ("service-discovery-pool", options.service_discovery_pool.is_some()),
+        ("service-discovery-port", options.service_discovery_port.is_some()),
+        ("service-discovery-namespace", options.service_discovery_namespace.is_some()),
+        ("kubeconfig", options.kubeconfig.is_some()),
+    ];
+    let unused = used.iter().find(|(_, is_set)| *is_set);
+    unused.map_or(Ok(()), |(name, _)| anyhow::bail!("{name} has no effect without service-discovery"))
+}
+
+fn target(options: &Discovery) -> anyhow::Result<KubernetesTarget> {
+    let names = "selector, service-discovery-service";
+    match (&options.selector, &options.service_discovery_service, &options.service_discovery_pool) {
+        (Some(labels), None, None) => {
+            let labels: Vec<&str> = labels.iter().map(|label| label.trim()).collect();
+            ensure!(
+                !labels.is_empty() && !labels.contains(&""),
+                "selector: an empty selector would match every pod"
+            );
+            Ok(KubernetesTarget::Pods { selector: labels.join(",") })
+        }
+        (None, Some(name), None) => {
+            check_name(name).context("service-discovery-service")?;
+            Ok(KubernetesTarget::Service { name: name.clone() })
+        }
+        (None, None, Some(name)) => {
+            check_name(name).context("service-discovery-pool")?;
+            Ok(KubernetesTarget::Pool { name: name.clone() })
+        }
+        (None, None, None) => anyhow::bail!("service-discovery: set {names} or service-discovery-pool"),
+        _ => anyhow::bail!("service-discovery: set only one of {names} and service-discovery-pool"),
+    }
+}
+
+/// Names become parts of a path.
+fn check_name(name: &str) -> anyhow::Result<()> {
+    let is_valid =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let is_name =
+        !name.is_empty() && name.len() <= 253 && name.bytes().all(is_valid) && !name.starts_with('.');
+    ensure!(is_name, "`{name}` is not a name in Kubernetes");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    fn planned(text: &str) -> Vec<KubernetesSource> {
+        let folder = std::env::temp_dir().join(format!("warmroute-plan-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("config");
+        let kubeconfig = "current-context: c\ncontexts:\n- name: c\n  context: \n    cluster: k\n    namespace: own\n\
+                          clusters:\n- name: k\n  cluster:\n    server: http://127.0.0.1:1\n";
+        std::fs::write(&file, kubeconfig).unwrap();
+        let text =
+            format!("[discovery]\nservice-discovery = true\nkubeconfig = \"{}\"\n{text}", file.display());
+        let options: Options = toml::from_str(&text).unwrap();
+        sources(&options.over(Options::defaults()).discovery).unwrap()
+    }
+
+    #[test]
+    fn the_own_namespace_is_the_default_and_a_star_is_all() {
+        let namespaces = |text: &str| -> Vec<Option<String>> {
+            let text = format!("service-discovery-service = \"llama\"\n{text}");
+            planned(&text).into_iter().map(|source| source.namespace).collect()
+        };
+        assert_eq!(namespaces(""), [Some("own".to_owned())]);
+        assert_eq!(namespaces("service-discovery-namespace = \"*\""), [None]);
+        let several = namespaces("service-discovery-namespace = \"a, b\"");
+        assert_eq!(several, [Some("a".to_owned()), Some("b".to_owned())]);
+    }
+
+    #[test]
+    fn selectors_are_joined_and_a_port_may_be_a_number() {
+        let found = planned(
+            "selector = [\"app=vllm\", \"tier in (a,b)\"]\nservice-discovery-port = 8000\ndp-size = 2",
+        );
+        let selector = "app=vllm,tier in (a,b)".to_owned();
+        assert_eq!(found[0].target, KubernetesTarget::Pods { selector });
+        assert_eq!((found[0].port.clone(), found[0].ranks), (Some(WorkerPort::Number(8000)), Some(2)));
+    }
+}

@@ -1,0 +1,185 @@
+//! How to reach the API server and who we are.
+//!
+//! Tokens and CA bundles of pods are replaced while a process runs. All files are read again for every connection, and
+//! a watch lasts minutes, so that the latest ones are used without watching them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::HeaderValue;
+use warmroute_wire::{Dialer, HttpClient, PemTexts, WorkerTls};
+
+use super::kubeconfig;
+
+/// Where a pod finds its service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Time for the API server to start its answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The API server and the credentials for it.
+#[derive(Clone)]
+pub struct KubernetesAccess {
+    /// Base URL.
+    pub(super) url: String,
+    /// The namespace of this process or of the kubeconfig's context.
+    pub(super) namespace: String,
+    /// The kubeconfig, or the folder of the service account, for errors.
+    pub(super) origin: PathBuf,
+    pub(super) ca: Option<Source>,
+    pub(super) identity: Option<(Source, Source)>,
+    pub(super) token: Option<Source>,
+}
+
+/// A credential in a file, or as text. It has no `Debug`, so that it is not printed.
+#[derive(Clone)]
+pub(super) enum Source {
+    File(PathBuf),
+    Text(Vec<u8>),
+}
+
+/// Why the API server cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BadAccess {
+    /// The process is not in a pod, and there is no kubeconfig.
+    #[error(
+        "no Kubernetes API server is known: run in a pod, or set kubeconfig (KUBECONFIG and ~/.kube/config were tried)"
+    )]
+    Nowhere,
+    /// A file cannot be read.
+    #[error("cannot read {}: {error}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        error: std::io::Error,
+    },
+    /// The kubeconfig cannot be used.
+    #[error("{}: {why}", file.display())]
+    Kubeconfig {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        why: String,
+    },
+}
+
+impl std::fmt::Debug for KubernetesAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} by {}", self.url, self.origin.display())
+    }
+}
+
+impl KubernetesAccess {
+    /// The named kubeconfig; otherwise the pod's service account; otherwise the user's kubeconfig.
+    pub fn find(kubeconfig: Option<&Path>) -> Result<KubernetesAccess, BadAccess> {
+        let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        if let Some(file) = kubeconfig {
+            return kubeconfig::read(file);
+        }
+        if let (Some(host), Some(port)) = (env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")) {
+            return KubernetesAccess::in_pod(&host, &port, Path::new(SERVICE_ACCOUNT));
+        }
+        let at_home = || env("HOME").map(|home| Path::new(&home).join(".kube/config"));
+        let file = env("KUBECONFIG").map(PathBuf::from).or_else(at_home).filter(|file| file.exists());
+        kubeconfig::read(&file.ok_or(BadAccess::Nowhere)?)
+    }
+
+    fn in_pod(host: &str, port: &str, folder: &Path) -> Result<KubernetesAccess, BadAccess> {
+        let bracketed = |host: &str| if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let file = folder.join("namespace");
+        let namespace =
+            std::fs::read_to_string(&file).map_err(|error| BadAccess::Unreadable { file, error })?;
+        Ok(KubernetesAccess {
+            url: format!("https://{}:{port}", bracketed(host)),
+            namespace: namespace.trim().to_owned(),
+            origin: folder.to_owned(),
+            ca: Some(Source::File(folder.join("ca.crt"))),
+            identity: None,
+            token: Some(Source::File(folder.join("token"))),
+        })
+    }
+
+    /// The namespace of this process or of the kubeconfig's context.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// A client for a new connection, with credentials as they are now.
+    pub(super) async fn client(&self) -> Result<HttpClient, String> {
+        let authorization = match &self.token {
+            Some(token) => Some(bearer(&token.read().await?).ok_or("the token has invalid characters")?),
+            None => None,
+        };
+        let dialer = match self.url.starts_with("https://") {
+            true => Dialer::from_pem(authorization, &self.pem().await?),
+            // A proxy on this machine.
+            false => Dialer::new(authorization, WorkerTls::default()),
+        };
+        let dialer = dialer.map_err(|bad| bad.to_string())?;
+        Ok(HttpClient::new(&self.url, ANSWER_TIMEOUT, dialer))
+    }
+
+    async fn pem(&self) -> Result<PemTexts, String> {
+        let ca = match &self.ca {
+            Some(ca) => Some(ca.read().await?),
+            None => None,
+        };
+        let identity = match &self.identity {
+            Some((certificates, key)) => Some((certificates.read().await?, key.read().await?)),
+            None => None,
+        };
+        Ok(PemTexts { origin: self.origin.clone(), ca, identity })
+    }
+}
+
+impl Source {
+    async fn read(&self) -> Result<Vec<u8>, String> {
+        match self {
+            Source::File(file) => {
+                let read = tokio::fs::read(file).await;
+                read.map_err(|error| format!("cannot read {}: {error}", file.display()))
+            }
+            Source::Text(text) => Ok(text.clone()),
+        }
+    }
+}
+
+fn bearer(token: &[u8]) -> Option<HeaderValue> {
+    let token = std::str::from_utf8(token).ok()?.trim();
+    HeaderValue::try_from(format!("Bearer {token}")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_uses_its_service_account() {
+        let folder = std::env::temp_dir().join(format!("warmroute-account-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let missing = KubernetesAccess::in_pod("10.0.0.1", "443", &folder).unwrap_err().to_string();
+        assert!(missing.contains("cannot read") && missing.contains("namespace"), "{missing}");
+        std::fs::write(folder.join("namespace"), "serving\n").unwrap();
+        let access = KubernetesAccess::in_pod("10.0.0.1", "443", &folder).unwrap();
+        assert_eq!((access.url.as_str(), access.namespace()), ("https://10.0.0.1:443", "serving"));
+        let access = KubernetesAccess::in_pod("fd00::1", "6443", &folder).unwrap();
+        assert_eq!(access.url, "https://[fd00::1]:6443");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn tokens_are_trimmed_and_not_printed() {
+        assert_eq!(bearer(b"abc\n").unwrap(), "Bearer abc");
+        assert_eq!(bearer(b"a\nb"), None);
+        let access = KubernetesAccess {
+            url: "http://a".into(),
+            namespace: String::new(),
+            origin: "config".into(),
+            ca: None,
+            identity: None,
+            token: Some(Source::Text(b"hush".to_vec())),
+        };
+        assert!(!format!("{access:?}").contains("hush"));
+    }
+}

@@ -1,0 +1,335 @@
+//! Keeps a set of objects the same as the API server's: lists, watches, and starts again after every failure.
+//!
+//! ```text
+//! list ──▶ watch ──▶ ended, cut off or silent ──▶ watch from the last version
+//!   ▲        │
+//!   └────────┴── 410 Gone, or a list is due
+//! ```
+//!
+//! Watches end silently: load balancers drop connections that were idle for minutes, and an API server may vanish without
+//! closing them. So a watch is asked to end after two minutes, bookmarks are requested, and a watch without a byte for
+//! longer than [`WatchTimings::idle_max`] is opened again, which costs nothing when no event was lost. A list every few
+//! minutes replaces the set, so that no lost event has a lasting effect. While the API server is away the last set stands.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use http::{StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use tokio::time::{Instant, sleep, timeout};
+use warmroute_types::{MAX_WORKERS, backoff};
+use warmroute_wire::HttpClient;
+
+use super::access::KubernetesAccess;
+use super::object_cache::{Event, ObjectCache, Page};
+use super::objects::{ApiObject, Status};
+
+/// Objects in a page of a list. With their managed fields, 100 pods take a few megabytes.
+const PAGE_OBJECTS: usize = 100;
+
+/// Most objects of one source: several for each worker that a router can have.
+const OBJECTS_MAX: usize = 8 * MAX_WORKERS;
+
+/// Largest page, and largest line of a watch: an object has at most 1.5 MB in etcd.
+const PAGE_BYTES_MAX: usize = 64 << 20;
+const LINE_BYTES_MAX: usize = 8 << 20;
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+/// When watches end and lists are due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WatchTimings {
+    /// How long the API server keeps a watch open.
+    pub watch: Duration,
+    /// Longest time without a byte. Bookmarks come about once a minute.
+    pub idle_max: Duration,
+    /// Time after which the set is listed again.
+    pub relist: Duration,
+    /// Longest pause between attempts.
+    pub pause_max: Duration,
+    /// A watch that ends sooner counts as a failure.
+    pub short: Duration,
+}
+
+impl Default for WatchTimings {
+    fn default() -> WatchTimings {
+        WatchTimings {
+            // Azure's load balancers drop connections after 240 s of silence.
+            watch: Duration::from_secs(120),
+            idle_max: Duration::from_secs(90),
+            relist: Duration::from_secs(300),
+            pause_max: Duration::from_secs(10),
+            short: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why a list or a watch ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("{0}")]
+    Unusable(String),
+    #[error("the API server refuses the credentials (401): {0}")]
+    Unauthorized(String),
+    #[error("a right is missing (403): {message}; a role needs get, list and watch on {plural}")]
+    Forbidden { message: String, plural: &'static str },
+    #[error("the API server has no {plural} (404): {message}")]
+    Missing { message: String, plural: &'static str },
+    #[error("the API server is busy ({status})")]
+    Busy { status: StatusCode, retry_after: Option<Duration> },
+    #[error("the API server answers {status}: {message}")]
+    Other { status: StatusCode, message: String },
+    #[error("the API server no longer has this version (410)")]
+    Expired,
+    #[error("the watch ended with an error: {0}")]
+    Watch(String),
+    #[error("the watch was silent for {0:?}")]
+    Silent(Duration),
+    #[error("the watch ended after less than {0:?}")]
+    TooShort(Duration),
+}
+
+/// What is watched.
+#[derive(Clone, Debug)]
+pub(super) struct Watched {
+    /// `None`: all namespaces.
+    pub namespace: Option<String>,
+    /// Such as `labelSelector=app%3Dvllm`; may be empty.
+    pub filter: String,
+}
+
+/// The objects that match, kept up to date.
+pub(super) struct Reflector<T> {
+    access: KubernetesAccess,
+    watched: Watched,
+    timings: WatchTimings,
+    cache: ObjectCache<T>,
+    listed: Option<Instant>,
+    stream: Option<WatchStream>,
+    /// The set has changed since it was last returned.
+    is_changed: bool,
+    failures: u32,
+    last_problem: String,
+}
+
+/// An open watch.
+struct WatchStream {
+    body: Incoming,
+    opened: Instant,
+    /// The start of a line whose end has not arrived.
+    partial: BytesMut,
+    /// Keeps the connection open.
+    _client: HttpClient,
+}
+
+impl<T: ApiObject> Reflector<T> {
+    pub fn new(access: KubernetesAccess, watched: Watched, timings: WatchTimings) -> Reflector<T> {
+        Reflector {
+            access,
+            watched,
+            timings,
+            cache: ObjectCache::default(),
+            listed: None,
+            stream: None,
+            is_changed: false,
+            failures: 0,
+            last_problem: String::new(),
+        }
+    }
+
+    /// Waits until the set has changed or has been listed, and returns it.
+    pub async fn changed(&mut self) -> impl Iterator<Item = &T> {
+        while !self.is_changed {
+            if let Err(failure) = self.step().await {
+                self.recover(&failure).await;
+            }
+        }
+        self.is_changed = false;
+        self.cache.objects()
+    }
+
+    pub(super) async fn step(&mut self) -> Result<(), Failure> {
+        if self.listed.is_some_and(|listed| listed.elapsed() >= self.timings.relist) {
+            self.cache.expire();
+        }
+        let Some(version) = self.cache.version().map(str::to_owned) else {
+            self.stream = None;
+            return self.list().await;
+        };
+        match self.stream.take() {
+            Some(stream) => self.read(stream).await,
+            None => self.open(&version).await,
+        }
+    }
+
+    async fn list(&mut self) -> Result<(), Failure> {
+        let mut client = self.access.client().await.map_err(Failure::Unusable)?;
+        self.cache.begin_list();
+        let mut next: Option<String> = None;
+        loop {
+            let mut query = format!("limit={PAGE_OBJECTS}");
+            if let Some(token) = &next {
+                query = format!("{query}&continue={}", encoded(token));
+            }
+            let body = self.get(&mut client, &query).await?;
+            let body = Limited::new(body, PAGE_BYTES_MAX).collect().await;
+            let body = body.map_err(|error| Failure::Unusable(format!("the list broke off: {error}")))?;
+            let page: Page<T> = serde_json::from_slice(&body.to_bytes())
+                .map_err(|error| Failure::Unusable(format!("the list cannot be read: {error}")))?;
+            next = self.cache.add_page(page);
+            if self.cache.pages_len() > OBJECTS_MAX {
+                let why = format!("more than {OBJECTS_MAX} {} match; select fewer", T::PLURAL);
+                return Err(Failure::Unusable(why));
+            }
+            if next.is_none() {
+                break;
+            }
+        }
+        self.listed = Some(Instant::now());
+        self.is_changed = true;
+        self.note_success();
+        tracing::debug!(kind = T::PLURAL, objects = self.cache.len(), "listed");
+        Ok(())
+    }
+
+    async fn open(&mut self, version: &str) -> Result<(), Failure> {
+        let mut client = self.access.client().await.map_err(Failure::Unusable)?;
+        let query = format!(
+            "watch=true&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={}",
+            self.timings.watch.as_secs().max(1),
+            encoded(version)
+        );
+        let body = self.get(&mut client, &query).await?;
+        self.stream =
+            Some(WatchStream { body, opened: Instant::now(), partial: BytesMut::new(), _client: client });
+        Ok(())
+    }
+
+    /// Reads what arrives next. All complete lines of it are one step, so that a burst of events is one change.
+    async fn read(&mut self, mut stream: WatchStream) -> Result<(), Failure> {
+        let idle_max = self.timings.idle_max;
+        let frame = timeout(idle_max, stream.body.frame()).await.map_err(|_| Failure::Silent(idle_max))?;
+        let Some(frame) = frame else {
+            // The API server ends each watch after the time that was asked for.
+            let is_short = stream.opened.elapsed() < self.timings.short;
+            return if is_short { Err(Failure::TooShort(self.timings.short)) } else { Ok(()) };
+        };
+        let frame = frame.map_err(|error| Failure::Watch(error.to_string()))?;
+        let bytes = frame.into_data().unwrap_or_default();
+        self.apply(&mut stream.partial, &bytes)?;
+        self.stream = Some(stream);
+        self.note_success();
+        Ok(())
+    }
+
+    fn apply(&mut self, partial: &mut BytesMut, bytes: &[u8]) -> Result<(), Failure> {
+        partial.extend_from_slice(bytes);
+        while let Some(end) = partial.iter().position(|&byte| byte == b'\n') {
+            let line = partial.split_to(end + 1);
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            match self.cache.apply(&line) {
+                Ok(Event::Changed) => self.is_changed = true,
+                Ok(Event::Unchanged) => {}
+                Ok(Event::Expired) => return Err(Failure::Expired),
+                Ok(Event::Failed(why)) => return Err(Failure::Watch(why)),
+                Err(error) => {
+                    // A list will tell what the line meant.
+                    self.cache.expire();
+                    return Err(Failure::Watch(format!("an event cannot be read: {error}")));
+                }
+            }
+        }
+        if partial.len() > LINE_BYTES_MAX {
+            self.cache.expire();
+            return Err(Failure::Watch(format!("an event is longer than {LINE_BYTES_MAX} bytes")));
+        }
+        Ok(())
+    }
+
+    /// Gets the collection, and turns error answers into failures.
+    async fn get(&mut self, client: &mut HttpClient, query: &str) -> Result<Incoming, Failure> {
+        let Watched { namespace, filter } = &self.watched;
+        let separator = if filter.is_empty() { "" } else { "&" };
+        let path = format!("{}?{filter}{separator}{query}", T::collection(namespace.as_deref()));
+        let response = client.get_streaming(&path).await;
+        let response = response.map_err(|error| Failure::Unusable(error.to_string()))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response.into_body());
+        }
+        let seconds =
+            response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect().await;
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        let Status { message, .. } = serde_json::from_slice(&body).unwrap_or_default();
+        Err(match status {
+            StatusCode::UNAUTHORIZED => Failure::Unauthorized(message),
+            StatusCode::FORBIDDEN => Failure::Forbidden { message, plural: T::PLURAL },
+            StatusCode::NOT_FOUND => Failure::Missing { message, plural: T::PLURAL },
+            StatusCode::GONE => {
+                self.cache.expire();
+                Failure::Expired
+            }
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                Failure::Busy { status, retry_after: seconds.map(Duration::from_secs) }
+            }
+            status => Failure::Other { status, message },
+        })
+    }
+
+    fn note_success(&mut self) {
+        self.failures = 0;
+        if !self.last_problem.is_empty() {
+            tracing::info!(kind = T::PLURAL, "the Kubernetes API server answers again");
+            self.last_problem.clear();
+        }
+    }
+
+    /// Logs a new problem and pauses. A watch that was silent or has expired is opened again at once.
+    async fn recover(&mut self, failure: &Failure) {
+        match failure {
+            Failure::Silent(_) => {
+                tracing::debug!(kind = T::PLURAL, %failure, "watching again");
+                return;
+            }
+            // Routine once, but not in a row: an API server that always answers 410 must not be asked in a loop.
+            Failure::Expired if self.failures == 0 => {
+                tracing::debug!(kind = T::PLURAL, %failure, "listing again");
+                self.failures = 1;
+                return;
+            }
+            _ => {}
+        }
+        self.failures = self.failures.saturating_add(1);
+        let problem = failure.to_string();
+        if self.last_problem != problem {
+            let server = &self.access.url;
+            tracing::warn!(kind = T::PLURAL, server, problem, "keeping the workers known before");
+            self.last_problem = problem;
+        }
+        let random = RandomState::new().hash_one(self.failures);
+        let pause = backoff::pause(self.failures, self.timings.pause_max, random);
+        let asked = match failure {
+            Failure::Busy { retry_after, .. } => retry_after.unwrap_or_default().min(self.timings.pause_max),
+            _ => Duration::ZERO,
+        };
+        sleep(pause.max(asked)).await;
+    }
+}
+
+/// Percent-encodes a value of a query.
+pub(super) fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                encoded.push(char::from(byte))
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}

@@ -1,0 +1,119 @@
+{{- define "warmroute.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "warmroute.selectorLabels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "warmroute.labels" -}}
+{{ include "warmroute.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "warmroute.serviceAccount" -}}
+{{ .Values.serviceAccount.existing | default (include "warmroute.name" .) }}
+{{- end }}
+
+{{- /* What lists the workers: selector, service or pool. Exactly one may be set. */}}
+{{- define "warmroute.discovery" -}}
+{{- $d := .Values.discovery }}
+{{- $set := list }}
+{{- if $d.selector }}{{ $set = append $set "selector" }}{{ end }}
+{{- if $d.service }}{{ $set = append $set "service" }}{{ end }}
+{{- if $d.pool }}{{ $set = append $set "pool" }}{{ end }}
+{{- if ne (len $set) 1 }}
+{{- fail (printf "discovery: set exactly one of selector, service and pool; set are: %s" (join ", " $set | default "none")) }}
+{{- end }}
+{{- first $set }}
+{{- end }}
+
+{{- /* The rights that discovery needs, and no others. */}}
+{{- define "warmroute.rules" -}}
+{{- $what := include "warmroute.discovery" . }}
+{{- if ne $what "service" }}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+{{- else }}
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+{{- end }}
+{{- if eq $what "pool" }}
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]
+  verbs: [get, list, watch]
+{{- end }}
+{{- end }}
+
+{{- define "warmroute.args" -}}
+- serve
+- --host=0.0.0.0
+- --port=30000
+- --admin-host=0.0.0.0
+- --admin-port=29000
+- --drain-timeout-secs={{ int .Values.drainTimeoutSeconds }}
+- --wake-timeout-secs={{ int .Values.wakeTimeoutSeconds }}
+- --log-format=json
+{{- if .Values.config }}
+- --config=/etc/warmroute/config/warmroute.toml
+{{- end }}
+{{- with .Values.discovery }}
+{{- if .enabled }}
+- --service-discovery
+{{- $what := include "warmroute.discovery" $ }}
+{{- if eq $what "selector" }}
+{{- range $key, $value := .selector }}
+- --selector={{ $key }}={{ $value }}
+{{- end }}
+{{- else if eq $what "service" }}
+- --service-discovery-service={{ .service }}
+{{- else }}
+- --service-discovery-pool={{ .pool }}
+{{- end }}
+{{- if .port }}
+- --service-discovery-port={{ .port }}
+{{- end }}
+{{- if .allNamespaces }}
+- --service-discovery-namespace=*
+{{- else if .namespaces }}
+- --service-discovery-namespace={{ join "," .namespaces }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if .Values.sharing.existingSecret }}
+- --share=mesh
+- --share-secret-file=/etc/warmroute/sharing/secret
+- --mesh-listen=0.0.0.0:7946
+- --mesh-advertise=$(POD_IP):7946
+- --mesh-peers={{ include "warmroute.name" . }}-mesh:7946
+{{- end }}
+{{- if .Values.apiKeys.existingSecret }}
+- --api-keys-file=/etc/warmroute/api-keys/keys
+{{- end }}
+{{- if .Values.workerApiKey.existingSecret }}
+- --worker-api-key-file=/etc/warmroute/worker-api-key/key
+{{- end }}
+{{- if .Values.adminToken.existingSecret }}
+- --admin-token-file=/etc/warmroute/admin-token/token
+{{- end }}
+{{- if .Values.tls.existingSecret }}
+- --tls-cert=/etc/warmroute/tls/tls.crt
+- --tls-key=/etc/warmroute/tls/tls.key
+{{- end }}
+{{- with .Values.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Name of the volume and of the Secret behind it. */}}
+{{- define "warmroute.secrets" -}}
+{{- $secrets := dict "sharing" .Values.sharing "api-keys" .Values.apiKeys "worker-api-key" .Values.workerApiKey "admin-token" .Values.adminToken "tls" .Values.tls }}
+{{- range $name, $value := $secrets }}{{ if $value.existingSecret }}
+{{ $name }}: {{ $value.existingSecret }}
+{{- end }}{{ end }}
+{{- end }}

@@ -188,6 +188,7 @@ fn index_config(options: &Options, sharing: Option<&SharePlan>) -> anyhow::Resul
         presumed_tokens: value_of(cache.worker_kv_tokens),
         hash: value_of(cache.block_hash.as_ref()).parse().context("block-hash")?,
         seed: sharing.map_or_else(|| RandomState::new().hash_one(0_u8), |sharing| sharing.seed),
+        table_seed: RandomState::new().hash_one(1_u8),
         ..warmroute_index::Config::default()
     };
     let spans_min = warmroute_index::BUDGET_BYTES_MIN / BYTES_PER_SPAN;

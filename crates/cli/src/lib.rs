@@ -21,6 +21,7 @@ mod explain;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod lab;
+mod log_lines;
 mod logging;
 mod options;
 mod plan;

@@ -15,18 +15,18 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use warmroute_wire::Acceptor;
 
 use crate::Token;
-use crate::body_budget::BodyBudget;
+use crate::body_budget::BodyMemory;
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::intake::{BodyDeadline, buffer};
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::server::accept;
+use crate::silent_connections::SilentConnection;
 
 pub use access::Reach;
 use access::UNAUTHORIZED;
@@ -40,6 +40,9 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECTIONS_MAX: usize = 1_024;
+
+/// Anyone on this machine could otherwise add a worker of their own and read the key that it gets.
+const KEY_NEEDS_TOKEN: &str = "a new worker would get worker-api-key; set an admin-token to add workers";
 
 /// Whether the gateway wants traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +127,9 @@ impl Admin {
         let query = parts.uri.query().unwrap_or_default();
         let token = self.configuration.admin_token();
         access::authorize(token.as_ref(), self.reach, &parts.method, parts.uri.path(), &parts.headers)?;
+        if let Some(connection) = parts.extensions.get::<Arc<SilentConnection>>() {
+            connection.accept();
+        }
         match (&parts.method, parts.uri.path()) {
             (&Method::GET, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
             (&Method::GET, "/readyz") => self.readyz(),
@@ -134,6 +140,9 @@ impl Admin {
                 configuration::put(Arc::clone(&self.configuration), &parts.headers, body).await
             }
             (&Method::GET, "/workers") => Ok(as_json(&workers::list(&self.gateway))),
+            (&Method::POST, "/workers") if token.is_none() && self.sends_worker_key() => {
+                Err(AdminError(StatusCode::FORBIDDEN, KEY_NEEDS_TOKEN.to_owned()))
+            }
             (&Method::POST, "/workers") => {
                 workers::add(&self.gateway, &bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?)
             }
@@ -157,6 +166,11 @@ impl Admin {
                 ),
             )),
         }
+    }
+
+    /// Whether workers get a key from the gateway.
+    fn sends_worker_key(&self) -> bool {
+        self.gateway.config().dialer.authorization().is_some()
     }
 
     async fn receive_report(&self, headers: &HeaderMap, query: &str, body: Incoming) -> AdminResult {
@@ -190,7 +204,7 @@ impl Admin {
 
 async fn bounded_body(body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, AdminError> {
     // Admin bodies have their own limits and do not count against the clients' memory budget.
-    let mut budget = BodyBudget::new(&Gauge::default(), usize::MAX);
+    let mut budget = BodyMemory::default().share(usize::MAX, None);
     let body = buffer(body, headers, bytes_max, BodyDeadline::new(BODY_TIMEOUT), &mut budget).await;
     body.map_err(|refusal| AdminError(refusal.status(), refusal.to_string()))
 }

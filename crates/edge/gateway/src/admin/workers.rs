@@ -1,11 +1,13 @@
 //! `/workers`: lists, adds and removes workers.
 
+use std::collections::BTreeSet;
+
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use warmroute_fleet::{Models, WorkerView};
+use warmroute_fleet::{FleetFull, Models, WorkerView};
 use warmroute_router::{Change, FeedReport};
-use warmroute_types::{Address, CacheView, mask_url, redact_values};
+use warmroute_types::{Address, CacheView, MAX_WORKERS, mask_url, redact_values};
 
 use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
@@ -100,14 +102,32 @@ pub(super) fn add(gateway: &Gateway, body: &[u8]) -> AdminResult {
         serde_json::from_slice(body).map_err(|error| bad(redact_values(&error.to_string())))?;
     let addresses = Address::parse(&spec.url, spec.ranks).map_err(|error| bad(error.to_string()))?;
     let models = spec.models.map_or(Models::Unknown, |names| Models::named(&names));
-    for address in addresses {
-        tracing::info!(worker = %address, "worker added by the admin API");
-        let joined = gateway.router.join(address, models.clone());
-        joined.map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
-    }
+    join_all(gateway, &addresses, &models)
+        .map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
+    addresses.iter().for_each(|address| tracing::info!(worker = %address, "worker added by the admin API"));
     let mut response = as_json(&list(gateway));
     *response.status_mut() = StatusCode::ACCEPTED;
     Ok(response)
+}
+
+/// Lets all ranks join, or none.
+fn join_all(gateway: &Gateway, addresses: &[Address], models: &Models) -> Result<(), FleetFull> {
+    let members: BTreeSet<Address> =
+        gateway.router.inspect().workers().iter().map(|view| view.worker.address.clone()).collect();
+    let new: Vec<&Address> = addresses.iter().filter(|address| !members.contains(address)).collect();
+    if members.len() + new.len() > MAX_WORKERS {
+        return Err(FleetFull);
+    }
+    for address in addresses {
+        if let Err(full) = gateway.router.join(address.clone(), models.clone()) {
+            // Slots of workers that still drain are not free.
+            new.iter().for_each(|&address| {
+                gateway.router.apply(Change::Leave { address: address.clone() });
+            });
+            return Err(full);
+        }
+    }
+    Ok(())
 }
 
 /// `DELETE /workers?url=…[&rank=…]`: drains and removes one rank or all ranks of the URL.

@@ -300,7 +300,7 @@ fn time_of(names: &[u64]) -> std::time::Duration {
     began.elapsed()
 }
 
-/// With an unkeyed hash the chosen names took 2,000 times as long.
+/// With an unkeyed hash the chosen names took 8.4 s and the others 36 ms, on two busy cores.
 #[test]
 fn chosen_names_cost_no_more_than_others() {
     assert_eq!(unmixed(0xe220_a839_7b1d_cdaf), 0x9e37_79b9_7f4a_7c15, "SplitMix64's first number for seed 0");

@@ -24,6 +24,7 @@ mod fleet_view;
 pub mod fuzz;
 mod given;
 mod lab;
+mod log_lines;
 mod logging;
 mod manual;
 mod options;

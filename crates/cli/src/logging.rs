@@ -1,10 +1,9 @@
 //! Log lines on stderr. Stdout is reserved for output that programs read.
 
-use std::io::IsTerminal;
-
 use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 
+use crate::log_lines::LogLines;
 use crate::options::Options;
 use crate::options::groups::LogFormat;
 
@@ -25,8 +24,8 @@ pub fn start(options: &Options) -> anyhow::Result<()> {
     let filter = filter(&server.log_level.unwrap_or_default())?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_writer(LogLines(std::io::stderr))
+        .with_ansi(false);
     match server.log_format {
         Some(LogFormat::Json) => lines.json().init(),
         _ => lines.init(),

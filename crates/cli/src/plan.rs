@@ -15,7 +15,8 @@ use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources, check_endpoints};
 use warmroute_gateway::{
-    AdmissionConfig, DecisionHeaders, SessionKey, Timeouts, Token, WorkerChoice, WorkerLimit,
+    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, Timeouts, Token, WorkerChoice,
+    WorkerLimit,
 };
 use warmroute_policy::{BadPolicy, Policy, Standard};
 use warmroute_prompt::PrefixRule;
@@ -198,6 +199,7 @@ fn index_config(options: &Options, sharing: Option<&SharePlan>) -> anyhow::Resul
         presumed_tokens: value_of(cache.worker_kv_tokens),
         hash: value_of(cache.block_hash.as_ref()).parse().context("block-hash")?,
         seed: sharing.map_or_else(|| RandomState::new().hash_one(0_u8), |sharing| sharing.seed),
+        table_seed: RandomState::new().hash_one(1_u8),
         ..warmroute_index::Config::default()
     };
     let spans_min = warmroute_index::BUDGET_BYTES_MIN / BYTES_PER_SPAN;
@@ -235,10 +237,19 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
             false => WorkerChoice::Ours,
         },
         worker_api: security::worker_api(&options.security)?,
+        engine_fields: engine_fields(&options.security)?,
+        cache_salt: value_of(options.security.cache_salt),
+        cached_tokens: value_of(options.security.cached_tokens),
         connections_max: value_of(options.server.max_client_connections),
         client_credentials: value_of(options.security.client_credentials),
         ..warmroute_gateway::Config::default()
     })
+}
+
+fn engine_fields(options: &options::Security) -> anyhow::Result<FieldPolicy> {
+    let rules = value_of(options.engine_fields.as_ref()).join(",").parse::<FieldRules>();
+    let rules = rules.map_err(anyhow::Error::msg).context("engine-fields")?;
+    Ok(rules.over(FieldPolicy::default()))
 }
 
 fn timeouts(options: &options::Timeouts) -> Timeouts {
@@ -287,6 +298,7 @@ fn precise(options: &Options, dialer: Dialer) -> Option<FollowSettings> {
         paths: ModelPaths::new(events.model_path.as_deref().unwrap_or_default()),
         matching: value_of(events.matching),
         bind: events.kv_events_bind.clone(),
+        publishers: value_of(events.kv_events_publishers),
         takes_reports: events.events_token.is_some(),
         configured: Configured::default(),
         dialer,

@@ -11,8 +11,8 @@ use crate::logging;
 use crate::options::Written;
 use crate::runtime::runtime;
 
-/// How long the last lines of logs and traces may take at exit.
-const WRITERS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the last lines of logs and traces, and threads that hang, may delay the end of the process.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files.
 pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {
@@ -28,7 +28,8 @@ pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {
     let origin = Origin { flags: given.flags, file: given.file };
     let runtime = runtime(threads)?;
     let served = runtime.block_on(warmroute_operate::serve(plan, origin, fingerprints));
-    // Lines of the access log and of the trace are still being written. An output that blocks must not keep the process.
-    runtime.shutdown_timeout(WRITERS_TIMEOUT);
+    // Lines of the access log and of the trace are still being written. A thread may hang in a write, in a read of a pipe, or on
+    // a dead network file system: the process ends without it.
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     served
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 use warmroute_fleet::HealthConfig;
-use warmroute_follow::MatchingUnit;
-use warmroute_gateway::{ClientCredentials, Forwarded, SessionKey, UsageInjection};
+use warmroute_follow::{MatchingUnit, Publishers};
+use warmroute_gateway::{CacheSalt, CachedTokens, ClientCredentials, Forwarded, SessionKey, UsageInjection};
 use warmroute_prompt::{PrefixHash, PrefixSpan};
 use warmroute_record::{LineFormat, ModelNames};
 use warmroute_types::OptionValue;
@@ -321,6 +321,10 @@ group! {
         /// them apart
         #[arg(value_name = "ENDPOINT")]
         kv_events_bind: String = None,
+        /// Whose events --kv-events-bind accepts; ZeroMQ authenticates no one [default: workers]
+        #[arg(value_parser = named::<Publishers>())]
+        #[serde(with = "super::named")]
+        kv_events_publishers: Publishers = Some(Publishers::WorkerHosts),
         /// Where to find tokenizer files, to follow KV events: DIR, ORG/NAME or MODEL=DIR
         ///
         /// ORG/NAME is looked up in the Hugging Face cache. MODEL=DIR applies to one model. The engines' own paths are
@@ -355,7 +359,8 @@ group! {
         /// Largest JSON body; uploads are streamed without a limit [default: 67108864]
         #[arg(value_name = "SIZE")]
         max_payload_size: ByteSize = Some(ByteSize(gateway().body_bytes_max)),
-        /// Memory limit for the JSON bodies of all requests; beyond it requests get 503 [default: 1073741824]
+        /// Memory limit for the JSON bodies of all requests; beyond it requests get 503, and keys with several
+        /// bodies get 429 beyond what is still free [default: 1073741824]
         #[arg(value_name = "SIZE")]
         max_buffered_bytes: ByteSize = Some(ByteSize(gateway().bodies_bytes_max)),
         /// Retries on other workers when a worker fails before the first byte [default: 2]
@@ -370,7 +375,8 @@ group! {
         /// Time for a client to send a request head, or to start its next request [default: 60]
         #[arg(value_name = "TIME")]
         client_head_timeout_secs: Secs = Some(Secs(gateway().timeouts.head)),
-        /// Time for a client to send its body, plus one second for every KiB received [default: 30]
+        /// Time for a client to send its body; bytes received extend it, but never beyond this time from then
+        /// [default: 30]
         #[arg(value_name = "TIME")]
         client_body_timeout_secs: Secs = Some(Secs(gateway().timeouts.body)),
         /// Time to connect to a worker [default: 5]
@@ -485,6 +491,20 @@ group! {
         #[arg(value_parser = named::<Forwarded>())]
         #[serde(with = "super::named")]
         forwarded_headers: Forwarded = Some(gateway().forwarded),
+        /// What to do with request fields that steer engines: FIELD:pass, FIELD:drop or FIELD:refuse, with a field of
+        /// the list in docs/security.md, or all. A key's engine-fields take precedence
+        #[arg(value_name = "FIELD:ACTION", num_args = 1.., value_delimiter = ',',)]
+        #[serde(deserialize_with = "one_or_many")]
+        engine_fields: Vec<String> = Some(Vec::new()),
+        /// Whose requests may share the engines' caches; a salt separates others [default: off]
+        #[arg(value_parser = named::<CacheSalt>())]
+        #[serde(with = "super::named")]
+        cache_salt: CacheSalt = Some(gateway().cache_salt),
+        /// Whether clients see how many tokens of their prompts were cached; a key's cached-tokens takes precedence
+        /// [default: shown]
+        #[arg(value_parser = named::<CachedTokens>())]
+        #[serde(with = "super::named")]
+        cached_tokens: CachedTokens = Some(gateway().cached_tokens),
         /// Let a request choose its worker with the header x-warmroute-worker, named as in GET /workers [default: off]
         #[arg(value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
         allow_worker_choice: OnOff = Some(OnOff(false)),

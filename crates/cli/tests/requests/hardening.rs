@@ -241,7 +241,10 @@ fn an_unauthorized_upload_holds_no_slot() {
 fn connections_above_the_limit_wait() {
     let (engine, _) = keeper();
     let gateway = Gateway::over(&[&engine.url], &["--max-client-connections", "3"]);
-    let idle: Vec<Call> = (0..3).map(|_| Call::raw(gateway.url(), b"GET")).collect();
+    // Connections that have sent nothing would give way.
+    let kept = b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n";
+    let mut idle: Vec<Call> = (0..3).map(|_| Call::raw(gateway.url(), kept)).collect();
+    idle.iter_mut().for_each(|call| _ = call.read_until("200 OK"));
     eventually("three are connected", || {
         (gateway.metric("warmroute_client_connections") == 3.0).then_some(())
     });

@@ -98,10 +98,15 @@ fn other_uploads_and_unknown_paths_pass_through() {
     assert_eq!(answer.json()["bytes"], 300_000);
     assert_eq!(get(gateway.url(), "/v1/something/new?x=1").json()["path"], "/v1/something/new?x=1");
     assert_eq!(post(gateway.url(), "/tokenize", r#"{"model":"m","prompt":"x"}"#).json()["path"], "/tokenize");
-    // Bodies of unknown APIs may be unreadable.
-    for odd in ["[1,2]", "{\"a\":1}\n{\"a\":2}\n", "not json"] {
+    // Bodies of unknown APIs may be unreadable, unless they claim to be a JSON object.
+    for odd in ["[1,2]", "not json"] {
         assert_eq!(post(gateway.url(), "/v1/batches", odd).json()["bytes"], odd.len());
     }
+    let lines = "{\"a\":1}\n{\"a\":2}\n";
+    let kind = ["content-type: application/x-ndjson"];
+    let answer = Call::send(gateway.url(), "POST", "/v1/batches", &kind, lines.as_bytes()).finish();
+    assert_eq!(answer.json()["bytes"], lines.len());
+    assert_eq!(post(gateway.url(), "/v1/batches", lines).status, 400);
     // Engine-control headers from clients are dropped.
     for path in
         ["/reset_prefix_cache", "/v1/load_lora_adapter", "/v1/../reset_prefix_cache", "/v1/%2e%2e/metrics"]

@@ -11,8 +11,8 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use crate::digest::mix;
 use crate::node::{Node, NodePtr, NodeRef, Pinned, Serial};
+use crate::table_hash::TableHash;
 
 const EMPTY: u64 = 0;
 const TOMBSTONE: u64 = 1;
@@ -41,6 +41,7 @@ const LOG_BITS: usize = 63;
 
 /// The tables, as readers see them.
 pub(crate) struct Children {
+    hash: TableHash,
     shards: Box<[AtomicPtr<Line>]>,
 }
 
@@ -71,12 +72,6 @@ impl TableStats {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
-}
-
-#[inline]
-fn key_of(parent_serial: Serial, at: u32, digest: u64) -> u64 {
-    let position = (parent_serial << 7 | u64::from(at)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mix(digest ^ position).max(TOMBSTONE + 1)
 }
 
 #[inline]
@@ -154,8 +149,15 @@ fn insert(lines: &[Line], key: u64, node: *mut Node) -> bool {
 }
 
 impl Children {
-    pub fn new() -> Children {
-        Children { shards: (0..SHARDS).map(|_| AtomicPtr::new(ptr::null_mut())).collect() }
+    pub fn new(hash: TableHash) -> Children {
+        Children { hash, shards: (0..SHARDS).map(|_| AtomicPtr::new(ptr::null_mut())).collect() }
+    }
+
+    /// The digest is an engine's or a client's choice where a block has no text, so the hash is keyed.
+    #[inline]
+    fn key_of(&self, parent_serial: Serial, at: u32, digest: u64) -> u64 {
+        let position = (parent_serial << 7 | u64::from(at)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.hash.of(digest ^ position).max(TOMBSTONE + 1)
     }
 
     #[inline]
@@ -179,7 +181,7 @@ impl Children {
         digest: u64,
         pinned: Pinned<'g>,
     ) -> Option<NodeRef<'g>> {
-        let key = key_of(parent_serial, at as u32, digest);
+        let key = self.key_of(parent_serial, at as u32, digest);
         for slot in probe(self.lines(shard_of(key), pinned), key) {
             let found = slot.key.load(Ordering::Acquire);
             if found == EMPTY {
@@ -200,7 +202,7 @@ impl Children {
 
     /// Links a node. Returns the table it outgrew, to be freed by epoch.
     pub fn link(&self, table_stats: &mut TableStats, node: NodeRef<'_>) -> Option<Table> {
-        let key = key_of(node.parent_serial, node.at, node.digest);
+        let key = self.key_of(node.parent_serial, node.at, node.digest);
         let at = shard_of(key);
         let used = table_stats.shards[at].used as usize;
         let is_full = (used + 1) * 4 > self.lines(at, node.pinned()).len() * SLOTS_A_LINE * 3;
@@ -214,7 +216,7 @@ impl Children {
 
     /// Unlinks a node. Returns the old table where it had become far too large, to be freed by epoch.
     pub fn unlink(&self, table_stats: &mut TableStats, node: NodeRef<'_>) -> Option<Table> {
-        let key = key_of(node.parent_serial, node.at, node.digest);
+        let key = self.key_of(node.parent_serial, node.at, node.digest);
         let at = shard_of(key);
         let is_it = |slot: &&Slot| {
             slot.key.load(Ordering::Relaxed) == key && slot.node.load(Ordering::Relaxed) == node.as_raw()

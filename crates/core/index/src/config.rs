@@ -21,8 +21,12 @@ pub struct Config {
     pub presumed_tokens: u64,
     /// The hash that digests spans.
     pub hash: Hash,
-    /// Seed of the digests, one per process, so that an attacker cannot construct collisions.
+    /// Seed of the digests, one per process, so that an attacker cannot construct collisions. Routers that share, and
+    /// processes that take over saved state, use the same one.
     pub seed: u64,
+    /// Seed of the tables' hash function, one per process and never saved or shared: nothing outside the process
+    /// depends on it. Without it, an engine could choose names that all collide.
+    pub table_seed: u64,
 }
 
 impl Default for Config {
@@ -35,6 +39,7 @@ impl Default for Config {
             presumed_tokens: 500_000,
             hash: Hash::Xxh3,
             seed: 0,
+            table_seed: 0,
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::root::{RootKey, Source};
 use crate::snapshot::{BoundedSnapshot, Snapshot, SnapshotBuilder};
 use crate::span::{NamedSpan, Span};
 use crate::stats::Stats;
+use crate::table_hash::TableHash;
 use crate::worker_bits::WorkerBits;
 use crate::writer::{NODES_A_HOLD, SPANS_A_HOLD, Writer};
 
@@ -52,7 +53,7 @@ pub struct Index {
 impl Index {
     /// An empty index. Limits that [`Config::validate`] rejects are applied as far as possible.
     pub fn new(config: &Config) -> Index {
-        let children = Arc::new(Children::new());
+        let children = Arc::new(Children::new(TableHash::new(config.table_seed)));
         Index {
             worker_bits: WorkerBits::new(),
             path_overflows: AtomicU64::new(0),
@@ -133,9 +134,19 @@ impl Index {
         let Some(position) = self.worker_bits.find(worker) else {
             return Removed { known: 0, unknown: names.len() };
         };
-        let pieces = names.chunks(SPANS_A_HOLD);
-        let known = pieces.map(|piece| self.writer.lock().remove(position, piece)).sum();
+        let known = self.in_pieces(names, |writer, piece| writer.remove(position, piece));
         Removed { known, unknown: names.len() - known }
+    }
+
+    /// Applies a change to all names, in pieces. Waiting writers run in between.
+    fn in_pieces(&self, names: &[u64], mut change: impl FnMut(&mut Writer, &[u64]) -> usize) -> usize {
+        let mut writer = self.writer.lock();
+        let mut changed = 0;
+        for piece in names.chunks(SPANS_A_HOLD) {
+            changed += change(&mut writer, piece);
+            MutexGuard::bump(&mut writer);
+        }
+        changed
     }
 
     /// Gives the spans of a prompt that `from` holds to `to` as well: from the start, without a hole, up to
@@ -191,7 +202,7 @@ impl Index {
     /// holds or has waiting; other names are ignored.
     pub fn store_by_name(&self, worker: HolderId, names: &[u64]) -> usize {
         let Some(position) = self.worker_bits.find(worker) else { return 0 };
-        names.chunks(SPANS_A_HOLD).map(|piece| self.writer.lock().store_by_name(position, piece)).sum()
+        self.in_pieces(names, |writer, piece| writer.store_by_name(position, piece))
     }
 
     /// Whether a worker holds any of these names or has it waiting.

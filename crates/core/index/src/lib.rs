@@ -64,6 +64,7 @@ mod root;
 mod snapshot;
 mod span;
 mod stats;
+mod table_hash;
 mod tree;
 mod waiting_uses;
 mod worker_bits;

@@ -5,10 +5,10 @@
 //! pass over memory and works for any capacity. A removal shifts later slots back and leaves no tombstone. A large
 //! table consists of small ones that are split and joined one at a time: none is ever rebuilt as a whole.
 
-use crate::digest::mix;
 use crate::node::NodeId;
 use crate::number_map::Partitions;
 use crate::prefetch;
+use crate::table_hash::TableHash;
 
 /// The address of a span: 26 bits of node id, 6 of offset. Node id zero is unused, so zero is no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,12 +38,6 @@ type Slot = u64;
 
 const EMPTY: Slot = 0;
 
-/// The lowest bits choose a table, the highest the slot in it.
-#[inline]
-fn hash_of(name: u64) -> u32 {
-    (mix(name) >> 32) as u32
-}
-
 #[inline]
 fn slot(hash: u32, address: SpanAddress) -> Slot {
     u64::from(hash) << 32 | u64::from(address.0)
@@ -56,6 +50,7 @@ fn hash_in(slot: Slot) -> u32 {
 
 /// A map from names to addresses. A name may have several.
 pub(crate) struct NameTable {
+    hash: TableHash,
     partitions: Partitions<Table>,
     len: usize,
     /// Slots that the tables have allocated.
@@ -66,13 +61,17 @@ pub(crate) struct NameTable {
 /// milliseconds: the allocator sorts all of its free lists before it hands out a large block.
 const NAMES_EACH: usize = 1_024;
 
-impl Default for NameTable {
-    fn default() -> NameTable {
-        NameTable { partitions: Partitions { parts: vec![Table::default()] }, len: 0, slots: 0 }
-    }
-}
-
 impl NameTable {
+    pub fn new(hash: TableHash) -> NameTable {
+        NameTable { hash, partitions: Partitions { parts: vec![Table::default()] }, len: 0, slots: 0 }
+    }
+
+    /// The lowest bits choose a table, the highest the slot in it.
+    #[inline]
+    fn hash_of(&self, name: u64) -> u32 {
+        (self.hash.of(name) >> 32) as u32
+    }
+
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -94,7 +93,7 @@ impl NameTable {
     /// Prefetches a name's slot into the processor's cache.
     #[inline]
     pub fn prefetch(&self, name: u64) {
-        let hash = hash_of(name);
+        let hash = self.hash_of(name);
         let table = self.table(hash);
         prefetch::line(table.slots.as_ptr().wrapping_add(table.home(hash)));
     }
@@ -105,14 +104,14 @@ impl NameTable {
         if self.is_empty() {
             return None;
         }
-        let hash = hash_of(name);
+        let hash = self.hash_of(name);
         let table = self.table(hash);
         table.find(hash, is_it).map(|at| SpanAddress(table.slots[at] as u32))
     }
 
     /// Adds an address to a name; earlier ones stay.
     pub fn insert(&mut self, name: u64, address: SpanAddress) {
-        let hash = hash_of(name);
+        let hash = self.hash_of(name);
         let part = self.make_room(hash);
         let at = self.partitions.parts[part].seek(hash);
         self.put(part, at, slot(hash, address));
@@ -121,7 +120,7 @@ impl NameTable {
     /// Adds an address to a name, unless the table may contain that name already.
     #[inline]
     pub fn insert_new(&mut self, name: u64, address: SpanAddress) -> bool {
-        let hash = hash_of(name);
+        let hash = self.hash_of(name);
         let part = self.make_room(hash);
         let at = self.partitions.parts[part].seek(hash);
         let other = self.partitions.parts[part].slots.get(at).copied().unwrap_or(EMPTY);
@@ -140,7 +139,7 @@ impl NameTable {
 
     /// Removes an address of a name. Returns whether it was there.
     pub fn remove(&mut self, name: u64, is_it: impl Fn(SpanAddress) -> bool) -> bool {
-        let hash = hash_of(name);
+        let hash = self.hash_of(name);
         let part = self.partitions.part_of(hash);
         let Some(at) = self.partitions.parts[part].find(hash, is_it) else { return false };
         self.partitions.parts[part].remove(at);
@@ -339,6 +338,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::digest::mix;
 
     #[test]
     fn an_address_is_a_node_and_an_offset() {
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn behaves_like_a_set_of_pairs_under_churn() {
         for names in [50, 3_000, 40_000] {
-            let mut table = NameTable::default();
+            let mut table = NameTable::new(TableHash::new(1));
             let mut model = BTreeSet::new();
             let mut state = 1u64;
             for step in 0..400_000u64 {
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn memory_follows_the_number_of_names() {
-        let mut table = NameTable::default();
+        let mut table = NameTable::new(TableHash::new(1));
         for name in 0..100_000 {
             table.insert(name, SpanAddress::new(1, 0));
         }

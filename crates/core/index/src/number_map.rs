@@ -1,21 +1,22 @@
 //! Hash maps with numeric keys that are never rebuilt as a whole.
 //!
-//! The hash is one mix, because SipHash would cost more than the lookup it serves. A map consists of small maps that
-//! are split and joined one at a time (linear hashing): doubling a map of a million entries would hold the writer's
-//! lock for tens of milliseconds.
+//! The hash is [`TableHash`], because SipHash would cost more than the lookup it serves. A map consists of small maps
+//! that are split and joined one at a time (linear hashing): doubling a map of a million entries would hold the
+//! writer's lock for tens of milliseconds.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{BuildHasher, Hash};
 
-use crate::digest::mix;
+use crate::table_hash::TableHash;
 
-type Small<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+type Small<K, V> = HashMap<K, V, TableHash>;
 
 /// Average entries in a small map before one is split. A split moves half of one: some tens of microseconds.
 const ENTRIES_EACH: usize = 1_000;
 
 /// A map whose keys are numbers or small tuples of them.
 pub(crate) struct NumberMap<K, V> {
+    hash: TableHash,
     partitions: Partitions<Part<K, V>>,
     len: usize,
     /// Bytes of the parts, as last counted.
@@ -60,21 +61,17 @@ impl<T> Partitions<T> {
     }
 }
 
-impl<K, V> Default for NumberMap<K, V> {
-    fn default() -> NumberMap<K, V> {
-        NumberMap { partitions: Partitions { parts: Vec::new() }, len: 0, bytes: 0 }
-    }
-}
-
-/// The bits of a key's hash that choose the part; the small maps use the others.
-#[inline]
-fn hash_of<K: Hash>(key: &K) -> u32 {
-    let mut hasher = NumberHasher::default();
-    key.hash(&mut hasher);
-    (hasher.finish() >> 24) as u32
-}
-
 impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
+    pub fn new(hash: TableHash) -> NumberMap<K, V> {
+        NumberMap { hash, partitions: Partitions { parts: Vec::new() }, len: 0, bytes: 0 }
+    }
+
+    /// The bits of a key's hash that choose the part; the small maps use the others.
+    #[inline]
+    fn hash_of(&self, key: &K) -> u32 {
+        part_bits(self.hash, key)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -86,7 +83,7 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
 
     #[inline]
     fn part(&self, key: &K) -> Option<&Small<K, V>> {
-        (self.len > 0).then(|| &self.partitions.parts[self.partitions.part_of(hash_of(key))].map)
+        (self.len > 0).then(|| &self.partitions.parts[self.partitions.part_of(self.hash_of(key))].map)
     }
 
     #[inline]
@@ -99,7 +96,7 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
         if self.len == 0 {
             return None;
         }
-        let part = self.partitions.part_of(hash_of(key));
+        let part = self.partitions.part_of(self.hash_of(key));
         self.partitions.parts[part].map.get_mut(key)
     }
 
@@ -114,7 +111,7 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
         V: Default,
     {
         self.make_room();
-        let at = self.partitions.part_of(hash_of(&key));
+        let at = self.partitions.part_of(self.hash_of(&key));
         self.recount_bytes(at);
         let len = &mut self.len;
         self.partitions.parts[at].map.entry(key).or_insert_with(|| {
@@ -125,7 +122,7 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
 
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.make_room();
-        let at = self.partitions.part_of(hash_of(&key));
+        let at = self.partitions.part_of(self.hash_of(&key));
         let before = self.partitions.parts[at].map.insert(key, value);
         self.recount_bytes(at);
         self.len += usize::from(before.is_none());
@@ -136,7 +133,7 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
         if self.len == 0 {
             return None;
         }
-        let at = self.partitions.part_of(hash_of(key));
+        let at = self.partitions.part_of(self.hash_of(key));
         let map = &mut self.partitions.parts[at].map;
         let gone = map.remove(key)?;
         if map.capacity() > 16 && map.len() * 8 < map.capacity() {
@@ -176,11 +173,14 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
 
     fn make_room(&mut self) {
         if self.partitions.parts.is_empty() {
-            self.partitions.parts.push(Part { map: Small::default(), counted_bytes: 0 });
+            self.partitions.parts.push(Part { map: Small::with_hasher(self.hash), counted_bytes: 0 });
         } else if self.len >= self.partitions.parts.len() * ENTRIES_EACH {
             let (at, bit) = self.partitions.next_split();
-            let map =
-                self.partitions.parts[at].map.extract_if(|key, _| hash_of(key) >> bit & 1 == 1).collect();
+            let hash = self.hash;
+            let moving =
+                self.partitions.parts[at].map.extract_if(|key, _| part_bits(hash, key) >> bit & 1 == 1);
+            let mut map = Small::with_hasher(hash);
+            map.extend(moving);
             self.partitions.parts.push(Part { map, counted_bytes: 0 });
             self.recount_bytes(self.partitions.parts.len() - 1);
             self.recount_bytes(at);
@@ -190,7 +190,7 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
     /// Joins the last part with the one it was split from, once both are small, and frees an empty map's memory.
     fn give_back(&mut self) {
         if self.len == 0 {
-            *self = NumberMap::default();
+            *self = NumberMap::new(self.hash);
         } else if self.partitions.parts.len() > 1 && self.len * 3 < self.partitions.parts.len() * ENTRIES_EACH
         {
             let at = self.partitions.origin_of_last();
@@ -203,6 +203,12 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
     }
 }
 
+/// The bits of a key's hash that choose the part.
+#[inline]
+fn part_bits<K: Hash>(hash: TableHash, key: &K) -> u32 {
+    (hash.hash_one(key) >> 24) as u32
+}
+
 /// Bytes allocated by a small map, approximately: a power of two of buckets, at most seven eighths full, with a
 /// control byte each.
 fn bytes_of<K, V>(map: &Small<K, V>) -> usize {
@@ -212,43 +218,16 @@ fn bytes_of<K, V>(map: &Small<K, V>) -> usize {
     }
 }
 
-/// Mixes numbers into one hash.
-#[derive(Default)]
-pub(crate) struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-
-    fn write_u16(&mut self, number: u16) {
-        self.write_u64(number.into());
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.write_u64(number.into());
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = mix(self.0.wrapping_add(number).wrapping_add(0x9e37_79b9_7f4a_7c15));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::digest::mix;
 
     #[test]
     fn behaves_like_a_map_while_it_splits_and_joins() {
-        let (mut map, mut model) = (NumberMap::<u64, u64>::default(), BTreeMap::new());
+        let (mut map, mut model) = (NumberMap::<u64, u64>::new(TableHash::new(1)), BTreeMap::new());
         let mut state = 1u64;
         for step in 0..400_000u64 {
             state = mix(state.wrapping_add(step));
@@ -272,7 +251,7 @@ mod tests {
 
     #[test]
     fn no_part_grows_with_the_map() {
-        let mut map = NumberMap::<u32, u64>::default();
+        let mut map = NumberMap::<u32, u64>::new(TableHash::new(1));
         for key in 0..200_000 {
             *map.get_or_default(key) += 1;
         }

@@ -4,10 +4,11 @@
 //! the root would credit the worker with prompts that it does not hold; dropping them would lose what it does hold.
 //! The number of waiting spans is bounded, and the group that has waited longest is dropped first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::number_map::NumberMap;
 use crate::span::Size;
+use crate::table_hash::TableHash;
 
 /// One waiting span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,17 +27,25 @@ pub(crate) struct Group {
     worker: u16,
     parent: u64,
     pub spans: Vec<OrphanSpan>,
+    /// Spans with a count above zero.
+    live: usize,
+}
+
+impl Group {
+    fn new(worker: u16, parent: u64, spans: &[OrphanSpan]) -> Group {
+        let live = spans.iter().filter(|span| span.count > 0).count();
+        Group { worker, parent, spans: spans.to_vec(), live }
+    }
 }
 
 /// All waiting spans.
-#[derive(Default)]
 pub(crate) struct Orphans {
     groups: BTreeMap<u64, Group>,
     next_group: u64,
-    by_parent: NumberMap<(u16, u64), Vec<u64>>,
+    by_parent: NumberMap<(u16, u64), BTreeSet<u64>>,
     by_name: NumberMap<(u16, u64), (u64, u32)>,
-    /// Number of groups by worker.
-    by_worker: NumberMap<u16, u32>,
+    /// Groups by worker.
+    by_worker: NumberMap<u16, BTreeSet<u64>>,
     spans: usize,
     spans_max: usize,
     /// Spans that began to wait, that found their parent, and that were dropped because too many waited.
@@ -46,8 +55,19 @@ pub(crate) struct Orphans {
 }
 
 impl Orphans {
-    pub fn new(spans_max: usize) -> Orphans {
-        Orphans { spans_max, ..Orphans::default() }
+    pub fn new(spans_max: usize, hash: TableHash) -> Orphans {
+        Orphans {
+            groups: BTreeMap::new(),
+            next_group: 0,
+            by_parent: NumberMap::new(hash),
+            by_name: NumberMap::new(hash),
+            by_worker: NumberMap::new(hash),
+            spans: 0,
+            spans_max,
+            parked: 0,
+            grafted: 0,
+            dropped: 0,
+        }
     }
 
     /// Whether this worker has waiting spans.
@@ -62,7 +82,7 @@ impl Orphans {
     }
 
     pub fn bytes(&self) -> usize {
-        let group_bytes = size_of::<(u64, Group)>() * 2 + size_of::<Vec<u64>>() + 32;
+        let group_bytes = size_of::<(u64, Group)>() * 2 + size_of::<BTreeSet<u64>>() + 4 * size_of::<u64>();
         self.spans * size_of::<OrphanSpan>()
             + self.groups.len() * group_bytes
             + self.by_parent.allocated()
@@ -85,7 +105,7 @@ impl Orphans {
             return;
         }
         self.make_room(spans.len());
-        self.add(Group { worker, parent, spans: spans.to_vec() });
+        self.add(Group::new(worker, parent, spans));
     }
 
     /// Copies the waiting chains of one worker to another one, which has none.
@@ -108,7 +128,7 @@ impl Orphans {
         }
         self.parked += spans.len() as u64;
         self.make_room(spans.len());
-        self.add(Group { worker, parent, spans: spans.to_vec() });
+        self.add(Group::new(worker, parent, spans));
     }
 
     /// Counts a waiting name once more. Returns false where it does not wait.
@@ -137,7 +157,7 @@ impl Orphans {
         let before = if at == 0 { group.parent } else { group.spans[at as usize - 1].name };
         let waiting = &mut group.spans[at as usize];
         let is_same = before == parent && waiting.digest == span.digest;
-        waiting.count += u32::from(is_same);
+        waiting.count = waiting.count.saturating_add(u32::from(is_same));
         is_same
     }
 
@@ -157,12 +177,13 @@ impl Orphans {
                 let waiting = if other == id { Some(&mut group) } else { self.groups.get_mut(&other) };
                 if let Some(waiting) = waiting {
                     waiting.spans[position as usize].count = 0;
+                    waiting.live -= 1;
                     emptied.push(other);
                 }
             }
         }
-        self.by_parent.get_or_default((worker, group.parent)).push(id);
-        *self.by_worker.get_or_default(worker) += 1;
+        self.by_parent.get_or_default((worker, group.parent)).insert(id);
+        self.by_worker.get_or_default(worker).insert(id);
         self.groups.insert(id, group);
         emptied.into_iter().for_each(|other| self.drop_if_hollow(other));
     }
@@ -170,10 +191,11 @@ impl Orphans {
     /// Removes a name once. Returns false where it does not wait.
     pub fn remove(&mut self, worker: u16, name: u64) -> bool {
         let Some(&(id, at)) = self.by_name.get(&(worker, name)) else { return false };
-        let waiting =
-            &mut self.groups.get_mut(&id).expect("names point to groups that wait").spans[at as usize];
+        let group = self.groups.get_mut(&id).expect("names point to groups that wait");
+        let waiting = &mut group.spans[at as usize];
         waiting.count -= 1;
         if waiting.count == 0 {
+            group.live -= 1;
             self.by_name.remove(&(worker, name));
             self.drop_if_hollow(id);
         }
@@ -183,7 +205,9 @@ impl Orphans {
     /// Drops a waiting name that the worker now holds elsewhere.
     pub fn forget(&mut self, worker: u16, name: u64) {
         if let Some((id, at)) = self.by_name.remove(&(worker, name)) {
-            self.groups.get_mut(&id).expect("names point to groups that wait").spans[at as usize].count = 0;
+            let group = self.groups.get_mut(&id).expect("names point to groups that wait");
+            group.spans[at as usize].count = 0;
+            group.live -= 1;
             self.drop_if_hollow(id);
         }
     }
@@ -194,29 +218,25 @@ impl Orphans {
         self.take_group(id)
     }
 
-    /// Drops all waiting spans of one worker.
-    pub fn clear(&mut self, worker: u16) {
-        if !self.has_waiting(worker) {
-            return;
+    /// Drops waiting groups of one worker until about `spans_max` spans were dropped. Returns true while there are
+    /// more.
+    pub fn clear_some(&mut self, worker: u16, spans_max: usize) -> bool {
+        let mut dropped = 0;
+        while dropped < spans_max
+            && let Some(&id) = self.by_worker.get(&worker).and_then(BTreeSet::first)
+        {
+            dropped += self.take_group(id).map_or(0, |group| group.spans.len());
         }
-        let ids: Vec<u64> =
-            self.groups.iter().filter(|(_, group)| group.worker == worker).map(|(&id, _)| id).collect();
-        for id in ids {
-            self.take_group(id);
-        }
+        self.has_waiting(worker)
     }
 
     fn drop_oldest(&mut self) {
         let Some((&id, _)) = self.groups.first_key_value() else { return };
-        let group = self.take_group(id);
-        self.dropped +=
-            group.map_or(0, |group| group.spans.iter().filter(|span| span.count > 0).count() as u64);
+        self.dropped += self.take_group(id).map_or(0, |group| group.live as u64);
     }
 
     fn drop_if_hollow(&mut self, id: u64) {
-        let is_hollow =
-            self.groups.get(&id).is_some_and(|group| group.spans.iter().all(|span| span.count == 0));
-        if is_hollow {
+        if self.groups.get(&id).is_some_and(|group| group.live == 0) {
             self.take_group(id);
         }
     }
@@ -226,7 +246,7 @@ impl Orphans {
         self.spans -= group.spans.len();
         let key = (group.worker, group.parent);
         if let Some(ids) = self.by_parent.get_mut(&key) {
-            ids.retain(|&other| other != id);
+            ids.remove(&id);
             if ids.is_empty() {
                 self.by_parent.remove(&key);
             }
@@ -237,8 +257,8 @@ impl Orphans {
             }
         }
         let groups = self.by_worker.get_or_default(group.worker);
-        *groups -= 1;
-        if *groups == 0 {
+        groups.remove(&id);
+        if groups.is_empty() {
             self.by_worker.remove(&group.worker);
         }
         Some(group)
@@ -255,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_longest_waiting_group_is_dropped_first() {
-        let mut orphans = Orphans::new(3);
+        let mut orphans = Orphans::new(3, TableHash::new(1));
         orphans.park(0, 1, &[waiting(2), waiting(3)]);
         orphans.park(0, 4, &[waiting(5)]);
         orphans.park(0, 6, &[waiting(7)]);
@@ -266,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_chain_stored_twice_waits_once_and_is_removed_twice() {
-        let mut orphans = Orphans::new(10);
+        let mut orphans = Orphans::new(10, TableHash::new(1));
         orphans.park(0, 1, &[waiting(2), waiting(3)]);
         orphans.park(0, 1, &[waiting(2), waiting(3), waiting(4)]);
         assert_eq!(orphans.len(), 3);
@@ -277,10 +297,10 @@ mod tests {
 
     #[test]
     fn clearing_one_worker_leaves_the_others_waiting() {
-        let mut orphans = Orphans::new(10);
+        let mut orphans = Orphans::new(10, TableHash::new(1));
         orphans.park(0, 1, &[waiting(2)]);
         orphans.park(1, 1, &[waiting(2)]);
-        orphans.clear(0);
+        assert!(!orphans.clear_some(0, 10));
         assert!(orphans.take(0, 1).is_none() && orphans.take(1, 1).is_some());
         assert!(!orphans.has_waiting(0) && !orphans.has_waiting(1) && orphans.len() == 0);
     }

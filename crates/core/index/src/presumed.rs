@@ -23,6 +23,7 @@ use crate::node::{NodeId, NodeRef};
 use crate::node_uses::{Mark, NodeUses, UseId};
 use crate::presumed_lru::PresumedLru;
 use crate::snapshot::SnapshotBuilder;
+use crate::table_hash::TableHash;
 use crate::tree::PinnedTree;
 use crate::waiting_uses::WaitingUses;
 
@@ -47,6 +48,7 @@ pub(crate) struct PastUse {
 
 /// All presumed spans.
 pub(crate) struct Presumed {
+    hash: TableHash,
     lrus: Vec<Option<Box<PresumedLru>>>,
     /// Requests without a first token, in the order of arrival.
     waiting: WaitingUses<Use>,
@@ -80,8 +82,9 @@ pub(crate) enum Work {
 }
 
 impl Presumed {
-    pub fn new(capacity_tokens: u64) -> Presumed {
+    pub fn new(capacity_tokens: u64, hash: TableHash) -> Presumed {
         Presumed {
+            hash,
             lrus: Vec::new(),
             waiting: WaitingUses::new(),
             answered: BTreeMap::new(),
@@ -489,8 +492,8 @@ impl Presumed {
         if self.lrus.len() <= index {
             self.lrus.resize_with(index + 1, || None);
         }
-        let capacity_tokens = self.capacity_tokens;
-        self.lrus[index].get_or_insert_with(|| Box::new(PresumedLru::new(capacity_tokens)))
+        let (capacity_tokens, hash) = (self.capacity_tokens, self.hash);
+        self.lrus[index].get_or_insert_with(|| Box::new(PresumedLru::new(capacity_tokens, hash)))
     }
 
     /// Updates the count of a worker's bytes after a change.

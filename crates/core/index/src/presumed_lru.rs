@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::node::{NodeId, NodeRef};
 use crate::node_uses::{NodeUses, UseId};
 use crate::number_map::NumberMap;
+use crate::table_hash::TableHash;
 
 /// Bytes of a use in an ordered set, including its share of the set's nodes.
 const ORDER_BYTES: usize = size_of::<UseId>() * 3 / 2;
@@ -26,9 +27,9 @@ pub(crate) struct PresumedLru {
 }
 
 impl PresumedLru {
-    pub fn new(capacity_tokens: u64) -> PresumedLru {
+    pub fn new(capacity_tokens: u64, hash: TableHash) -> PresumedLru {
         PresumedLru {
-            nodes: NumberMap::default(),
+            nodes: NumberMap::new(hash),
             order: BTreeSet::new(),
             tokens: 0,
             answered_tokens: 0,

@@ -14,17 +14,26 @@ use crate::holders;
 use crate::name_table::{NameTable, SpanAddress};
 use crate::node::{NodeId, NodeRef};
 use crate::orphans::Orphans;
+use crate::table_hash::TableHash;
 use crate::tree::{PinnedTree, Tree};
 use crate::worker_names::WorkerNames;
 
 /// Addresses that one shared name may have. More occur only where names are not hashes; those are kept per worker.
 const HOMONYMS_MAX: usize = 4;
 
+/// Names beyond the first under which one worker may hold one span; further ones are not taken. An engine that gives
+/// one block many names would otherwise make every removal walk all of them.
+const ALIASES_MAX: usize = 64;
+
 /// How many names ahead of the current one are prefetched.
 const AHEAD: usize = 8;
 
+/// Most spans of a node.
+const SPANS_A_NODE: usize = 64;
+
 /// All reported spans.
 pub(crate) struct Reported {
+    hash: TableHash,
     shared: NameTable,
     /// By the worker's bit position.
     workers: Vec<Option<Box<WorkerNames>>>,
@@ -85,11 +94,12 @@ impl NeighborHint<'_> {
 }
 
 impl Reported {
-    pub fn new(orphans_max: usize) -> Reported {
+    pub fn new(orphans_max: usize, hash: TableHash) -> Reported {
         Reported {
-            shared: NameTable::default(),
+            hash,
+            shared: NameTable::new(hash),
             workers: Vec::new(),
-            orphans: Orphans::new(orphans_max),
+            orphans: Orphans::new(orphans_max, hash),
             homonyms: 0,
             to_prune: Vec::new(),
             worker_name_bytes: 0,
@@ -316,7 +326,10 @@ impl Reported {
 
     /// Removes some of one worker's spans, up to so many nodes. Returns true while there are more.
     pub fn clear_some(&mut self, tree: &mut PinnedTree<'_, '_>, worker: u16, nodes_max: usize) -> bool {
-        self.orphans.clear(worker);
+        // Whole groups are dropped. A group has at most as many spans as one hold of the lock stores.
+        if self.orphans.clear_some(worker, nodes_max * SPANS_A_NODE) {
+            return true;
+        }
         if !self.has_names(worker) {
             return false;
         }
@@ -382,7 +395,7 @@ impl Reported {
         if self.workers.len() <= index {
             self.workers.resize_with(index + 1, || None);
         }
-        self.workers[index].get_or_insert_default()
+        self.workers[index].get_or_insert_with(|| Box::new(WorkerNames::new(self.hash)))
     }
 
     fn has_names(&self, worker: u16) -> bool {

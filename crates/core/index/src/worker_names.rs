@@ -7,9 +7,9 @@
 use crate::name_table::{NameTable, SpanAddress};
 use crate::node::NodeId;
 use crate::number_map::NumberMap;
+use crate::table_hash::TableHash;
 
 /// One worker's names.
-#[derive(Default)]
 pub(crate) struct WorkerNames {
     /// The nodes in which the worker holds spans, each with a mask of the spans that it does *not* hold by their
     /// shared name.
@@ -29,6 +29,18 @@ pub(crate) struct WorkerNames {
 }
 
 impl WorkerNames {
+    pub fn new(hash: TableHash) -> WorkerNames {
+        WorkerNames {
+            nodes: NumberMap::new(hash),
+            own: NameTable::new(hash),
+            own_names: NumberMap::new(hash),
+            extra_counts: NumberMap::new(hash),
+            aliases: NumberMap::new(hash),
+            listed: 0,
+            counted_bytes: 0,
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -177,6 +189,11 @@ impl WorkerNames {
             self.extra_counts.remove(&name);
         }
         true
+    }
+
+    /// Number of further names of a span.
+    pub fn aliases_of(&self, address: SpanAddress) -> usize {
+        self.aliases.get(&address).map_or(0, Vec::len)
     }
 
     pub fn has_aliases(&self) -> bool {

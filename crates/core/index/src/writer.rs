@@ -25,6 +25,7 @@ use crate::root::{RootKey, Source};
 use crate::snapshot::SnapshotBuilder;
 use crate::span::{NamedSpan, Size, Span};
 use crate::stats::{Bytes, Stats};
+use crate::table_hash::TableHash;
 use crate::tree::Tree;
 
 /// Upper estimate of the bytes of a reported span that only one worker holds.
@@ -58,10 +59,11 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub fn new(children: Arc<Children>, config: &Config) -> Writer {
+        let hash = TableHash::new(config.table_seed);
         Writer {
             tree: Tree::new(children),
-            reported: Reported::new(config.orphans_max),
-            presumed: Presumed::new(config.presumed_tokens),
+            reported: Reported::new(config.orphans_max, hash),
+            presumed: Presumed::new(config.presumed_tokens, hash),
             budget_bytes: config.budget_bytes,
             ttl: config.presumed_ttl,
             refused: 0,

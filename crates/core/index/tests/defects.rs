@@ -6,6 +6,7 @@ mod model;
 use model::{Random, named, root, span};
 use warmroute_index::{
     Config, HOLDERS_MAX, HolderId, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, RootKey, Source,
+    Span,
 };
 use warmroute_types::Micros;
 
@@ -270,4 +271,68 @@ fn a_span_of_invalid_size_ends_the_chain_and_is_counted() {
     let stored = index.store(HolderId(0), Parent::Root(key()), &spans).unwrap();
     assert_eq!((stored.placed, stored.refused), (3, 2));
     assert_eq!(spans_held(&index, &digests, 0), 3);
+}
+
+/// The inverse of SplitMix64's finalizer, with which an attacker computes names for a hash that has no key.
+fn unmixed(word: u64) -> u64 {
+    let unshift = |word: u64, by: u32| {
+        let mut whole = word;
+        (0..64 / by).for_each(|_| whole = word ^ (whole >> by));
+        whole
+    };
+    let word = unshift(word, 31).wrapping_mul(0x3196_42b2_d24d_8ec3);
+    let word = unshift(word, 27).wrapping_mul(0x96de_1b17_3f11_9089);
+    unshift(word, 30)
+}
+
+/// Time to store and to remove these names, each below a parent of its own.
+fn time_of(names: &[u64]) -> std::time::Duration {
+    let index = Index::new(&Config { table_seed: 5, ..Config::default() });
+    let began = std::time::Instant::now();
+    let spans: Vec<NamedSpan> = names
+        .iter()
+        .map(|&name| NamedSpan { name, span: Span { digest: !name, bytes: 1, tokens: 1 } })
+        .collect();
+    for piece in spans.chunks(8) {
+        index.store(HolderId(1), Parent::Root(key()), piece).unwrap();
+    }
+    assert_eq!(index.remove(HolderId(1), names).known, names.len());
+    began.elapsed()
+}
+
+/// With an unkeyed hash the chosen names took 8.4 s and the others 36 ms, on two busy cores.
+#[test]
+fn chosen_names_cost_no_more_than_others() {
+    assert_eq!(unmixed(0xe220_a839_7b1d_cdaf), 0x9e37_79b9_7f4a_7c15, "SplitMix64's first number for seed 0");
+    let honest: Vec<u64> = (1..=20_000u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    let chosen: Vec<u64> = (0..20_000).map(|i| unmixed(0x1234_5678 << 32 | i)).collect();
+    let chosen_low: Vec<u64> = (0..20_000).map(|i| unmixed(i << 40 | 0x1234)).collect();
+    let honest = (0..3).map(|_| time_of(&honest)).max().unwrap();
+    for chosen in [chosen, chosen_low] {
+        let took = time_of(&chosen);
+        assert!(took < honest * 30, "{took:?} against {honest:?}");
+    }
+}
+
+#[test]
+fn one_block_with_many_names_and_many_waiting_groups_cost_no_more_than_others() {
+    let index = Index::new(&Config::default());
+    let one = |name: u64| [NamedSpan { name, span: Span { digest: 7, bytes: 1, tokens: 1 } }];
+    let began = std::time::Instant::now();
+    (1..=20_000).for_each(|name| _ = index.store(HolderId(1), Parent::Root(key()), &one(name)).unwrap());
+    let names: Vec<u64> = (1..=20_000).collect();
+    let known = index.remove(HolderId(1), &names).known;
+    assert!((1..=65).contains(&known), "a bounded number of names is kept: {known}");
+    assert_eq!((index.stats().spans, index.stats().held), (0, 0), "and the block leaves with them");
+    // 65,536 groups wait for one parent; each further one drops the oldest, and clearing drops all.
+    for name in 0..100_000 {
+        index.store(HolderId(1), Parent::Name(u64::MAX), &one(name)).unwrap();
+    }
+    index.clear(HolderId(1));
+    assert_eq!(index.stats().orphans, 0);
+    assert!(
+        began.elapsed().as_secs() < 20,
+        "{:?}: the work grew with the square of the names",
+        began.elapsed()
+    );
 }

@@ -47,8 +47,19 @@ pub struct Body<'a> {
     answer_max: [Option<&'a [u8]>; ANSWER_FIELDS.len()],
     continues_another: bool,
     salt: Option<RawStr<'a>>,
+    salt_range: Option<Range<usize>>,
+    marked: Vec<MarkedField>,
     sessions: [Option<RawStr<'a>>; SessionField::ALL.len()],
     pub(crate) prompt: PromptFields<'a>,
+}
+
+/// A field of a body that the caller asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkedField {
+    /// The caller's number for its name.
+    pub mark: usize,
+    /// From the quote before its name to the end of its value.
+    pub range: Range<usize>,
 }
 
 /// Fields that limit the answer's length. The API decides which of them an engine reads.
@@ -127,11 +138,49 @@ impl<'a> PromptFields<'a> {
 impl<'a> Body<'a> {
     /// Reads a body, which must be exactly one JSON object.
     pub fn read(bytes: &'a [u8]) -> Result<Body<'a>, BadJson> {
+        Body::read_marking(bytes, |_| None)
+    }
+
+    /// Reads a body, and records where the fields are whose names `mark` numbers.
+    pub fn read_marking(bytes: &'a [u8], mark: impl Fn(&[u8]) -> Option<usize>) -> Result<Body<'a>, BadJson> {
         let mut body = Body::default();
         let mut cursor = Cursor::new(bytes);
-        cursor.object(|key, value| body.field(key, value))?;
+        cursor.object(|key, value| {
+            let mark = mark(&key.unescaped());
+            body.field(key, value)?;
+            if let Some(mark) = mark {
+                let range = value.position_of(key) - 1..value.position();
+                body.marked.push(MarkedField { mark, range });
+            }
+            Ok(())
+        })?;
         cursor.end()?;
         Ok(body)
+    }
+
+    /// The fields that were marked, in order. A repeated key is there each time.
+    pub fn marked(&self) -> &[MarkedField] {
+        &self.marked
+    }
+
+    /// The body without these fields, which are in order.
+    pub fn without_fields(bytes: &[u8], fields: &[Range<usize>]) -> Vec<u8> {
+        let mut kept = Vec::with_capacity(bytes.len());
+        let mut at = 0;
+        for field in fields {
+            kept.extend_from_slice(&bytes[at..field.start]);
+            let space = bytes[field.end..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            at = field.end + space;
+            if bytes.get(at) == Some(&b',') {
+                at += 1;
+            } else {
+                // The last field: the comma before it goes, if any is left.
+                kept.truncate(kept.trim_ascii_end().len());
+                kept.pop_if(|last| *last == b',');
+            }
+        }
+        kept.extend_from_slice(&bytes[at..]);
+        kept
     }
 
     fn field(&mut self, key: RawStr<'a>, value: &mut Cursor<'a>) -> Result<(), BadJson> {
@@ -156,7 +205,11 @@ impl<'a> Body<'a> {
             b"previous_response_id" | b"conversation" => self.continues_another |= value.value()? != b"null",
             b"n" => self.choices[0] = Some(value.value()?),
             b"best_of" => self.choices[1] = Some(value.value()?),
-            b"cache_salt" => self.salt = string_or_skip(value)?,
+            b"cache_salt" => {
+                let before = value.clone();
+                self.salt_range = Some(value.value_range()?);
+                self.salt = before.clone().string().ok();
+            }
             b"session_id" => self.sessions[SessionField::SessionId as usize] = string_or_skip(value)?,
             b"user" => self.sessions[SessionField::User as usize] = string_or_skip(value)?,
             b"prompt_cache_key" => {
@@ -259,6 +312,11 @@ impl<'a> Body<'a> {
         self.salt.map(RawStr::unescaped)
     }
 
+    /// Byte range of the value of `cache_salt`, of whatever kind.
+    pub fn salt_range(&self) -> Option<Range<usize>> {
+        self.salt_range.clone()
+    }
+
     /// Session key in the body.
     pub fn session(&self, field: SessionField) -> Option<Cow<'a, [u8]>> {
         self.sessions[field as usize].map(RawStr::unescaped).filter(|key| !key.is_empty())
@@ -323,6 +381,28 @@ mod tests {
         assert_eq!(body.session(SessionField::User).unwrap(), "u-1".as_bytes());
         assert_eq!(body.session(SessionField::SessionId), None);
         assert_eq!(body.prompt.tools, Some(&br#"[{"a":"}"}]"#[..]));
+    }
+
+    #[test]
+    fn marked_fields_are_found_and_removed() {
+        let mark = |key: &[u8]| [&b"x"[..], b"y"].iter().position(|name| *name == key);
+        for (json, without) in [
+            (r#"{"x":1}"#, "{}"),
+            (r#"{ "x" : [1,{"x":2}] }"#, "{ }"),
+            (r#"{"a":1,"x":1}"#, r#"{"a":1}"#),
+            (r#"{"x":1,"a":1}"#, r#"{"a":1}"#),
+            (r#"{"a":1,"x":1,"y":"}","b":{"x":1}}"#, r#"{"a":1,"b":{"x":1}}"#),
+            (r#"{"a":1 , "x":1 , "\u0079":2 , "x":null }"#, r#"{"a":1 }"#),
+            (r#"{"x":1,"y":2}"#, "{}"),
+            (r#"{"a":"x"}"#, r#"{"a":"x"}"#),
+        ] {
+            let body = Body::read_marking(json.as_bytes(), mark).unwrap();
+            let ranges: Vec<_> = body.marked().iter().map(|field| field.range.clone()).collect();
+            let kept = String::from_utf8(Body::without_fields(json.as_bytes(), &ranges)).unwrap();
+            let [kept_value, value] =
+                [&kept, without].map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
+            assert_eq!(kept_value, value, "{json}: {kept}");
+        }
     }
 
     #[test]

@@ -277,6 +277,16 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
+    /// The position, in bytes.
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// The position of a string's content that this cursor read.
+    pub(crate) fn position_of(&self, string: RawStr<'a>) -> usize {
+        string.0.as_ptr().addr() - self.bytes.as_ptr().addr()
+    }
+
     /// The bytes from this position to a later one.
     pub(crate) fn up_to(&self, later: &Cursor<'a>) -> &'a [u8] {
         &self.bytes[self.at..later.at]

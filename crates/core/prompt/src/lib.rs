@@ -29,7 +29,7 @@ pub use align::{
     Vocabulary, Written,
 };
 pub use api::Api;
-pub use body::{Body, SessionField};
+pub use body::{Body, MarkedField, SessionField};
 pub use canonical::{MESSAGE, Sink, write_prompt, write_system};
 pub use chunk_sizes::ChunkSizes;
 pub use chunks::{CHUNK_BYTES, Chunks};

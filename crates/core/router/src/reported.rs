@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use warmroute_feed::Counters;
 use warmroute_index::{Digester, Index, NamedSpan, Parent, RootKey, Span};
 use warmroute_prompt::{Blocks, Vocabulary};
@@ -18,6 +18,10 @@ use crate::PromptText;
 use crate::family::Family;
 use crate::feed_check::{AwaitedPrompt, PromptSeen};
 use crate::reported_view::ReportedView;
+
+/// Blocks that are converted and stored at once. Others that wait for a lock get it in between, and the buffers stay
+/// small.
+const BLOCKS_A_SLICE: usize = 2_048;
 
 /// Maximum number of LoRA adapters; further ones are ignored.
 const LORAS_MAX: usize = 4_096;
@@ -202,11 +206,12 @@ impl Reported {
                         source.block_tokens = block_tokens;
                     }
                     let root = self.root_of(&source.matching, blocks);
-                    source.store(index, worker, root, blocks);
+                    WorkerIngest::store(&mut source, index, worker, root, blocks);
                 }
-                CacheEvent::Removed(blocks) => source.remove(index, worker, blocks),
+                CacheEvent::Removed(blocks) => WorkerIngest::remove(&mut source, index, worker, blocks),
                 CacheEvent::Cleared => forget(index, worker),
             }
+            MutexGuard::bump(&mut source);
         }
         block_tokens
     }
@@ -242,6 +247,41 @@ impl Reported {
     }
 }
 
+/// A part of an event's blocks.
+struct BlockSlice {
+    from: usize,
+    /// Leading blocks of the event that can be compared with prompts.
+    text_blocks: usize,
+}
+
+/// Whether the index takes more blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Left,
+    None,
+}
+
+impl BlockSlice {
+    fn first(blocks: &StoredBlocks) -> BlockSlice {
+        BlockSlice { from: 0, text_blocks: (blocks.text_blocks as usize).min(blocks.names.len()) }
+    }
+
+    /// The names of the slice; `None` behind the last one.
+    fn names<'a>(&self, blocks: &'a StoredBlocks) -> Option<&'a [u64]> {
+        let rest = blocks.names.get(self.from..).filter(|rest| !rest.is_empty())?;
+        Some(&rest[..rest.len().min(BLOCKS_A_SLICE)])
+    }
+
+    /// The tokens of the blocks in the slice that have text.
+    fn text<'a>(&self, blocks: &'a StoredBlocks) -> &'a [u32] {
+        let block_tokens = blocks.block_tokens.max(1) as usize;
+        let end = (self.from + BLOCKS_A_SLICE).min(self.text_blocks);
+        let end = end.saturating_mul(block_tokens).min(blocks.tokens.len());
+        let start = self.from.saturating_mul(block_tokens).min(end);
+        &blocks.tokens[start..end]
+    }
+}
+
 /// Forgets the worker's reported and presumed cache.
 pub(crate) fn forget(index: &Index, worker: WorkerId) {
     ReportedView::ALL.into_iter().for_each(|reported_view| index.clear(reported_view.holder(worker)));
@@ -261,18 +301,49 @@ impl WorkerIngest {
         }
     }
 
-    fn store(&mut self, index: &Index, worker: WorkerId, root: RootKey, blocks: &StoredBlocks) {
+    /// Stores the blocks of an event, slice by slice.
+    fn store(
+        source: &mut MutexGuard<'_, WorkerIngest>,
+        index: &Index,
+        worker: WorkerId,
+        root: RootKey,
+        blocks: &StoredBlocks,
+    ) {
         if blocks.is_by_name() {
-            return self.store_again(index, worker, &blocks.names);
+            for names in blocks.names.chunks(BLOCKS_A_SLICE) {
+                source.store_again(index, worker, names);
+                MutexGuard::bump(source);
+            }
+            return;
         }
         if blocks.medium != Medium::Gpu {
-            self.open_tiers(index, worker);
-            self.counted.offloaded += blocks.names.len() as u64;
+            source.open_tiers(index, worker);
+            source.counted.offloaded += blocks.names.len() as u64;
         }
-        self.cut(index.digester(), blocks);
-        let parent = blocks.parent.map_or(Parent::Root(root), Parent::Name);
+        let mut slice = BlockSlice::first(blocks);
+        let mut parent = blocks.parent.map_or(Parent::Root(root), Parent::Name);
+        while let Some(names) = slice.names(blocks) {
+            source.cut(index.digester(), blocks, &mut slice);
+            if source.store_spans(index, worker, parent, blocks) == Room::None {
+                break;
+            }
+            parent = names.last().map_or(parent, |&name| Parent::Name(name));
+            slice.from += names.len();
+            MutexGuard::bump(source);
+        }
+    }
+
+    /// Stores the converted spans in every view that has them.
+    fn store_spans(
+        &mut self,
+        index: &Index,
+        worker: WorkerId,
+        parent: Parent,
+        blocks: &StoredBlocks,
+    ) -> Room {
         // A single block may have been filled while decoding; prompts arrive in runs of blocks.
         let is_prompt = blocks.names.len() > 1;
+        let mut room = Room::Left;
         for reported_view in ReportedView::ALL {
             let is_there = match reported_view {
                 ReportedView::Proven => blocks.medium == Medium::Gpu && is_prompt,
@@ -285,12 +356,16 @@ impl WorkerIngest {
             let stored = index
                 .store(reported_view.holder(worker), parent, &self.spans)
                 .expect("a worker's views are valid holders, and the root is a reported one");
+            if stored.refused > 0 {
+                room = Room::None;
+            }
             if reported_view == ReportedView::Sampled {
                 self.counted.stored += stored.placed as u64;
                 self.counted.parked += stored.parked as u64;
                 self.counted.refused += stored.refused as u64;
             }
         }
+        room
     }
 
     /// Records blocks in slower memory that events refer to by name only. Their content is known from the GPU
@@ -317,24 +392,33 @@ impl WorkerIngest {
         }
     }
 
-    fn remove(&mut self, index: &Index, worker: WorkerId, blocks: &RemovedBlocks) {
-        if blocks.medium == Medium::Gpu {
-            index.remove(ReportedView::Proven.holder(worker), &blocks.names);
-            let removed = index.remove(ReportedView::Sampled.holder(worker), &blocks.names);
-            self.counted.removed += removed.known as u64;
-            self.counted.unknown += removed.unknown as u64;
-        }
-        if self.has_tiers {
-            index.remove(ReportedView::AllTiers.holder(worker), &blocks.names);
+    /// Removes the blocks of an event, slice by slice.
+    fn remove(
+        source: &mut MutexGuard<'_, WorkerIngest>,
+        index: &Index,
+        worker: WorkerId,
+        blocks: &RemovedBlocks,
+    ) {
+        for names in blocks.names.chunks(BLOCKS_A_SLICE) {
+            if blocks.medium == Medium::Gpu {
+                index.remove(ReportedView::Proven.holder(worker), names);
+                let removed = index.remove(ReportedView::Sampled.holder(worker), names);
+                source.counted.removed += removed.known as u64;
+                source.counted.unknown += removed.unknown as u64;
+            }
+            if source.has_tiers {
+                index.remove(ReportedView::AllTiers.holder(worker), names);
+            }
+            MutexGuard::bump(source);
         }
     }
 
-    /// Converts blocks of tokens into spans.
-    fn cut(&mut self, digester: &Digester, blocks: &StoredBlocks) {
+    /// Converts a slice of blocks of tokens into spans.
+    fn cut(&mut self, digester: &Digester, blocks: &StoredBlocks, slice: &mut BlockSlice) {
         self.spans.clear();
+        let names = slice.names(blocks).unwrap_or_default();
         let block_tokens = blocks.block_tokens.max(1) as usize;
-        let text_blocks = (blocks.text_blocks as usize).min(blocks.names.len());
-        let text = &blocks.tokens[..blocks.tokens.len().min(text_blocks * block_tokens)];
+        let text = slice.text(blocks);
         let tokens = blocks.block_tokens;
         let named = |(bytes, &name): (&[u8], &u64)| NamedSpan {
             name,
@@ -345,18 +429,20 @@ impl WorkerIngest {
                 // Stops at an unknown token; the remaining blocks are filled in below.
                 let written = vocabulary.write_blocks(text, block_tokens, &mut self.blocks);
                 self.counted.foreign += u64::from(written.is_err());
-                self.spans.extend(self.blocks.iter().zip(&blocks.names).map(named));
+                self.spans.extend(self.blocks.iter().zip(names).map(named));
+                // No block behind an unknown token can be compared.
+                slice.text_blocks = if written.is_err() { 0 } else { slice.text_blocks };
             }
             Alphabet::Tokens => {
                 let mut bytes = Vec::with_capacity(block_tokens * 4);
-                for (block, name) in text.chunks_exact(block_tokens).zip(&blocks.names) {
+                for (block, name) in text.chunks_exact(block_tokens).zip(names) {
                     bytes.clear();
                     block.iter().for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()));
                     self.spans.push(named((&bytes, name)));
                 }
             }
         }
-        let others = &blocks.names[self.spans.len()..];
+        let others = &names[self.spans.len()..];
         let unmatchable = |&name: &u64| NamedSpan { name, span: Span { digest: !name, bytes: 1, tokens } };
         self.spans.extend(others.iter().map(unmatchable));
     }

@@ -3,9 +3,14 @@
 //! vLLM connects when its endpoint names a host (`tcp://router:5557`). A worker is expected under its configured
 //! topic, and a connection is attributed to it from the first message on. If two workers claim one topic, the source
 //! of its events is ambiguous: neither is listened to until one of them releases the topic.
+//!
+//! ZeroMQ as engines use it authenticates nobody. So a worker's events must come from the host in its URL, a connection
+//! from any other address is closed before it has sent anything, and all unfinished messages together have a bound.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -13,13 +18,15 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use warmroute_types::{Address, MAX_WORKERS};
-use warmroute_zmtp::{Endpoint, Error, IncomingConnection, Listener as Socket, Message, Options, Sub};
+use warmroute_zmtp::{
+    ByteBudget, Endpoint, Error, IncomingConnection, Listener as Socket, Message, Options, Sub,
+};
 
 use crate::feed_handle::FeedHandle;
 use crate::sink::EventSink;
 use crate::source::host_of;
 use crate::subscriber::Subscriber;
-use crate::subscriber_task::{Config, ConnectionChange, SubscriberTask, TaskSender};
+use crate::subscriber_task::{Config, ConnectionChange, Publishers, SubscriberTask, TaskSender};
 
 /// Most unknown topics that are remembered for messages.
 const UNKNOWN_TOPICS_MAX: usize = 64;
@@ -27,6 +34,10 @@ const UNKNOWN_TOPICS_MAX: usize = 64;
 const CONNECTIONS_MAX: usize = MAX_WORKERS;
 /// Any host can connect, so messages are limited. An engine's step fills a tenth of this.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Most bytes of unfinished messages, of all connections together.
+const UNFINISHED_BYTES_MAX: usize = 64 << 20;
+/// Time to resolve the host names of workers, when an engine connects.
+const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A bound socket. Dropping it closes it; its subscribers then receive nothing more.
 pub struct BoundListener {
@@ -46,6 +57,7 @@ pub struct SharedTopic {
 
 struct ExpectedWorkers {
     endpoint: Endpoint,
+    publishers: Publishers,
     topics: Mutex<Topics>,
 }
 
@@ -76,7 +88,11 @@ impl BoundListener {
 
     fn of(socket: Socket, config: Config) -> BoundListener {
         let endpoint = socket.endpoint().clone();
-        let expected = Arc::new(ExpectedWorkers { endpoint: endpoint.clone(), topics: Mutex::default() });
+        let expected = Arc::new(ExpectedWorkers {
+            endpoint: endpoint.clone(),
+            publishers: config.publishers,
+            topics: Mutex::default(),
+        });
         let task = tokio::spawn(accept(socket, Arc::clone(&expected), config.clone()));
         BoundListener { expected, endpoint, config, task }
     }
@@ -133,12 +149,15 @@ async fn accept(socket: Socket, expected: Arc<ExpectedWorkers>, config: Config) 
     // The connections end with this task.
     let mut connections = JoinSet::new();
     let mut count = 0;
+    let budget = ByteBudget::new(UNFINISHED_BYTES_MAX);
+    let limited =
+        Options { message_bytes_max: MESSAGE_BYTES_MAX, budget: Some(budget), ..config.socket.clone() };
     loop {
         tokio::select! {
             incoming = socket.accept(), if connections.len() < CONNECTIONS_MAX => match incoming {
                 Ok(incoming) => {
                     count += 1;
-                    connections.spawn(follow(incoming, count, Arc::clone(&expected), config.clone()));
+                    connections.spawn(follow(incoming, count, Arc::clone(&expected), limited.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept an engine's connection");
@@ -154,12 +173,19 @@ async fn accept(socket: Socket, expected: Arc<ExpectedWorkers>, config: Config) 
 struct Line {
     number: u64,
     peer: String,
+    address: Option<IpAddr>,
     snapshot: HashMap<Bytes, TaskSender>,
 }
 
-async fn follow(incoming: IncomingConnection, number: u64, expected: Arc<ExpectedWorkers>, config: Config) {
-    let mut connection = Line { number, peer: incoming.peer().to_owned(), snapshot: HashMap::new() };
-    let limited = Options { message_bytes_max: MESSAGE_BYTES_MAX, ..config.socket };
+async fn follow(incoming: IncomingConnection, number: u64, expected: Arc<ExpectedWorkers>, limited: Options) {
+    let (peer, address) = (incoming.peer().to_owned(), incoming.address());
+    if !expected.may_connect(address).await {
+        return tracing::warn!(
+            peer,
+            "closed a connection to kv-events-bind: no worker's URL has this address (kv-events-publishers)"
+        );
+    }
+    let mut connection = Line { number, peer, address, snapshot: HashMap::new() };
     let mut sub = match Sub::accept(incoming, b"", &limited).await {
         Ok(sub) => sub,
         Err(error) => return tracing::debug!(%error, "a connection failed the ZeroMQ handshake"),
@@ -184,7 +210,7 @@ impl Line {
         let sender = match current {
             Some(sender) => sender,
             None => {
-                let Some(sender) = expected.find(&topic, &self.peer) else { return };
+                let Some(sender) = expected.find(&topic, &self.peer, self.address).await else { return };
                 let _ = sender.send(connection, ConnectionChange::Up(self.peer.clone())).await;
                 self.snapshot.insert(topic, sender.clone());
                 sender
@@ -194,16 +220,62 @@ impl Line {
     }
 }
 
+/// Whether a host name has this address.
+async fn resolves_to(host: &str, address: IpAddr) -> bool {
+    let resolving = tokio::time::timeout(RESOLVE_WITHIN, tokio::net::lookup_host((host, 0)));
+    match resolving.await {
+        Ok(Ok(mut found)) => found.any(|found| found.ip().to_canonical() == address),
+        _ => false,
+    }
+}
+
 impl ExpectedWorkers {
-    fn find(&self, topic: &Bytes, peer: &str) -> Option<TaskSender> {
-        let mut topics = self.topics.lock();
-        match topics.by_topic.get(topic).filter(|entry| !entry.sender.is_closed()) {
-            Some(entry) => Some(entry.sender.clone()),
-            None => {
-                topics.note_unknown_topic(topic, peer, &self.endpoint);
-                None
+    /// The receiver of a topic, if the peer may publish under it.
+    async fn find(&self, topic: &Bytes, peer: &str, address: Option<IpAddr>) -> Option<TaskSender> {
+        let (sender, url) = {
+            let mut topics = self.topics.lock();
+            match topics.by_topic.get(topic).filter(|entry| !entry.sender.is_closed()) {
+                Some(entry) => (entry.sender.clone(), entry.feed_handle.worker.url.clone()),
+                None => {
+                    topics.note_unknown_topic(topic, peer, &self.endpoint);
+                    return None;
+                }
+            }
+        };
+        let topic = topic.escape_ascii();
+        if self.is_from(address, &[url.to_string()]).await {
+            return Some(sender);
+        }
+        tracing::debug!(%topic, peer, "ignored KV events under the topic of a worker at another address");
+        None
+    }
+
+    /// Whether any expected worker has this address.
+    async fn may_connect(&self, address: Option<IpAddr>) -> bool {
+        let entries = |topics: &Topics| -> Vec<String> {
+            topics.by_topic.values().map(|entry| entry.feed_handle.worker.url.to_string()).collect()
+        };
+        let urls = entries(&self.topics.lock());
+        // Before the first worker is expected, a connection shows which topics exist.
+        urls.is_empty() || self.is_from(address, &urls).await
+    }
+
+    /// Whether one of these workers has this address.
+    async fn is_from(&self, address: Option<IpAddr>, worker_urls: &[String]) -> bool {
+        let Some(address) = address.filter(|_| self.publishers == Publishers::WorkerHosts) else {
+            return true;
+        };
+        for url in worker_urls {
+            let host = host_of(url);
+            let is_it = match host.parse::<IpAddr>() {
+                Ok(literal) => literal.to_canonical() == address,
+                Err(_) => resolves_to(host, address).await,
+            };
+            if is_it {
+                return true;
             }
         }
+        false
     }
 }
 

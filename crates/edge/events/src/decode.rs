@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::msgpack::{Head, Malformed, Reader};
 use extra_keys::EventEncoding;
-use fields::{Fields, Kind};
+use fields::{BLOCKS_MAX, Fields, Kind};
 
 /// The payload is not a batch of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -67,10 +67,18 @@ fn read_rank(reader: &mut Reader<'_>) -> Option<u16> {
 }
 
 fn read_events(reader: &mut Reader<'_>, count: usize, batch: &mut EventBatch) -> Result<(), Malformed> {
+    let mut blocks = 0;
     for at in 0..count {
         let begin = *reader;
         match read_event(reader) {
-            Ok(Some(event)) => push(event, &mut batch.events),
+            Ok(Some(event)) if blocks + blocks_of(&event) > BLOCKS_MAX => {
+                batch.unreadable += (count - at) as u32;
+                return Err(Malformed);
+            }
+            Ok(Some(event)) => {
+                blocks += blocks_of(&event);
+                push(event, &mut batch.events);
+            }
             Ok(None) => {}
             Err(Malformed) => {
                 batch.unreadable += 1;
@@ -84,6 +92,14 @@ fn read_events(reader: &mut Reader<'_>, count: usize, batch: &mut EventBatch) ->
         }
     }
     Ok(())
+}
+
+fn blocks_of(event: &CacheEvent) -> usize {
+    match event {
+        CacheEvent::Stored(stored) => stored.names.len(),
+        CacheEvent::Removed(removed) => removed.names.len(),
+        CacheEvent::Cleared => 0,
+    }
 }
 
 /// Engines remove one block an event; consecutive removals become one event here.

@@ -15,6 +15,7 @@ mod decode;
 mod feed_handle;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod heavy_work;
 mod inbox;
 mod json;
 mod msgpack;
@@ -36,6 +37,6 @@ pub use poller::{Polled, Poller};
 pub use sink::EventSink;
 pub use source::{Direction, EventSource, SourceError, read_server_info, read_vllm_sources};
 pub use subscriber::{Subscriber, subscribe};
-pub use subscriber_task::Config;
+pub use subscriber_task::{Config, Publishers};
 pub use warmroute_feed::{Counters, Doubt, Step, View};
 pub use warmroute_zmtp::{BadEndpoint, Endpoint};

@@ -44,6 +44,12 @@ pub enum SourceError {
     /// An endpoint is invalid.
     #[error(transparent)]
     Endpoint(#[from] BadEndpoint),
+    /// An engine names an endpoint elsewhere.
+    #[error(
+        "the engine names {0:?}, which is not on the worker's host; if that is right, configure kv-events for this \
+         worker"
+    )]
+    Elsewhere(String),
     /// A rank's port is beyond 65535, or a file's endpoint has ranks.
     #[error("rank {0} has no endpoint: each rank takes the next TCP port, up to 65535; choose a lower port")]
     NoPort(u16),
@@ -110,11 +116,16 @@ pub fn read_vllm_sources(body: &[u8], worker_url: &str) -> Result<Vec<EventSourc
         let endpoint: Endpoint = endpoint.parse()?;
         let direction = direction(&endpoint, host);
         let replay = source.replay_endpoint.map(|replay| replay.parse::<Endpoint>()).transpose()?;
+        let endpoint = endpoint.on_host(host);
+        let replay = replay.map(|replay| replay.on_host(host));
+        // Engines that connect to us name our own address, which we do not connect to.
+        let dialed = Some(&endpoint).filter(|_| direction == Direction::WeConnect);
+        dialed.into_iter().chain(&replay).try_for_each(|endpoint| check_host(endpoint, host))?;
         sources.push(EventSource {
             rank,
-            endpoint: endpoint.on_host(host),
+            endpoint,
             direction,
-            replay: replay.map(|replay| replay.on_host(host)),
+            replay,
             topic: source.topic.unwrap_or_default(),
             block_tokens: None,
         });
@@ -158,13 +169,31 @@ pub fn read_server_info(body: &[u8], worker_url: &str) -> Result<Vec<EventSource
     };
     let Some(port) = events.endpoint_port_base else { return Ok(Vec::new()) };
     let host = events.endpoint_host.unwrap_or_else(|| "*".to_owned());
-    let endpoint = Endpoint::Tcp { host, port }.on_host(host_of(worker_url)).to_string();
+    let endpoint = Endpoint::Tcp { host, port }.on_host(host_of(worker_url));
+    check_host(&endpoint, host_of(worker_url))?;
+    if let Some(replay) = &events.replay_endpoint {
+        check_host(&replay.parse::<Endpoint>()?.on_host(host_of(worker_url)), host_of(worker_url))?;
+    }
+    let endpoint = endpoint.to_string();
     let topic = events.topic.unwrap_or_default();
     let ranks = events.dp_size.unwrap_or(1);
     let mut sources =
         EventSource::configured(&endpoint, events.replay_endpoint.as_deref(), &topic, ranks, worker_url)?;
     sources.iter_mut().for_each(|source| source.block_tokens = events.block_size);
     Ok(sources)
+}
+
+/// Checks that an endpoint which an engine names is on the worker's own host. An engine must not choose where the router
+/// connects. Files count as the worker's only if the worker is on this machine.
+fn check_host(endpoint: &Endpoint, worker_host: &str) -> Result<(), SourceError> {
+    let is_local = |host: &str| {
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
+    let is_own = match endpoint {
+        Endpoint::Tcp { host, .. } => host == worker_host || is_local(host) && is_local(worker_host),
+        Endpoint::Ipc(_) => is_local(worker_host),
+    };
+    if is_own { Ok(()) } else { Err(SourceError::Elsewhere(endpoint.to_string())) }
 }
 
 /// The host in a worker's URL, without brackets.
@@ -207,7 +236,30 @@ mod tests {
         };
         assert_eq!(of("tcp://router:5557"), Direction::TheyConnect);
         assert_eq!(of("tcp://10.0.0.7:40123"), Direction::WeConnect);
-        assert_eq!(of("ipc:///run/events"), Direction::WeConnect);
+        let local = br#"{"0":{"publisher":"zmq","endpoint":"ipc:///run/events"}}"#;
+        let sources = read_vllm_sources(local, "http://localhost:8000").unwrap();
+        assert_eq!(sources[0].direction, Direction::WeConnect);
+    }
+
+    #[test]
+    fn an_engine_does_not_choose_where_we_connect() {
+        for source in [
+            r#""endpoint":"ipc:///run/docker.sock""#,
+            r#""endpoint":"tcp://*:5557","replay_endpoint":"tcp://10.0.0.8:22""#,
+            r#""endpoint":"tcp://*:5557","replay_endpoint":"ipc:///run/docker.sock""#,
+            r#""endpoint":"tcp://router:5557","replay_endpoint":"tcp://127.0.0.1:6379""#,
+        ] {
+            let body = format!(r#"{{"0":{{"publisher":"zmq",{source}}}}}"#);
+            let refused = read_vllm_sources(body.as_bytes(), WORKER);
+            assert!(matches!(refused, Err(SourceError::Elsewhere(_))), "{source}: {refused:?}");
+        }
+        for host in [r#""endpoint_host":"10.0.0.8""#, r#""replay_endpoint":"tcp://10.0.0.8:1""#] {
+            let body = format!(r#"{{"kv_events":{{"publisher":"zmq","endpoint_port_base":5557,{host}}}}}"#);
+            assert!(
+                matches!(read_server_info(body.as_bytes(), WORKER), Err(SourceError::Elsewhere(_))),
+                "{host}"
+            );
+        }
     }
 
     #[test]

@@ -11,11 +11,12 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use warmroute_feed::{Feed, Moment, Step};
-use warmroute_types::EventBatch;
+use warmroute_types::{EventBatch, OptionValue};
 use warmroute_zmtp::{Endpoint, Message, Options};
 
 use crate::decode::{decode, unreadable};
 use crate::feed_handle::FeedHandle;
+use crate::heavy_work::work_on;
 use crate::replay::{Replay, Reply, batch_id};
 
 /// Most live messages that wait for the feed.
@@ -36,6 +37,25 @@ pub struct Config {
     pub replay_patience: Duration,
     /// Interval at which feeds receive the time.
     pub tick: Duration,
+    /// Who may publish to a bound listener.
+    pub publishers: Publishers,
+}
+
+/// Who may publish to a bound listener. ZeroMQ, as engines use it has no authentication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Publishers {
+    /// Every host that can connect.
+    #[default]
+    Any,
+    /// A worker's events must come from the host in its URL.
+    WorkerHosts,
+}
+
+impl OptionValue for Publishers {
+    const VALUES: &'static [(Publishers, &'static str, &'static str)] = &[
+        (Publishers::WorkerHosts, "workers", "Accept a worker's events from the host in its URL only"),
+        (Publishers::Any, "any", "Accept a worker's events from every host that can connect"),
+    ];
 }
 
 impl Default for Config {
@@ -45,6 +65,7 @@ impl Default for Config {
             socket: Options::default(),
             replay_patience: Duration::from_secs(3),
             tick: Duration::from_millis(500),
+            publishers: Publishers::default(),
         }
     }
 }
@@ -220,11 +241,11 @@ impl SubscriberTask {
         let topic = message.first().filter(|_| message.len() > 2);
         let is_ours = self.topic.is_empty() || topic.is_none_or(|topic| *topic == self.topic);
         match batch_id(message).filter(|_| is_ours) {
-            Some((seq, payload)) => {
+            Some((seq, payload)) => work_on(payload.len(), || {
                 if let Some(batch) = self.read(&payload) {
                     self.apply(seq, batch);
                 }
-            }
+            }),
             None => self.feed_handle.misdirected(),
         }
     }
@@ -247,11 +268,11 @@ impl SubscriberTask {
 
     fn take_reply(&mut self, reply: Reply) {
         match reply {
-            Reply::Batch { seq, payload } => {
+            Reply::Batch { seq, payload } => work_on(payload.len(), || {
                 if let Some(batch) = self.read(&payload) {
                     self.update(|feed, at, steps| feed.replayed(seq, batch, at.now, steps));
                 }
-            }
+            }),
             Reply::End(end) => {
                 self.replay = None;
                 self.update(|feed, at, steps| feed.replay_ended(end, at.now, steps));

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use warmroute_events::{
-    BoundListener, Config, Direction, EventSink, EventSource, SharedTopic, Step, Subscriber, View, subscribe,
+    BoundListener, Config, Direction, EventSink, EventSource, Publishers, SharedTopic, Step, Subscriber,
+    View, subscribe,
 };
 use warmroute_types::{Address, CacheEvent};
 use warmroute_zmtp::{Endpoint, Message, Options, Publisher, Router};
@@ -394,4 +395,25 @@ async fn a_worker_without_events_names_the_topics_that_arrive_instead() {
     publisher.send(&stored("kv@mistyped", 0, 1));
     let is_named = |trouble: String| trouble.contains("`kv@mistyped`");
     mirror.until("the stranger's name", |_| subscriber.trouble().is_some_and(is_named)).await;
+}
+
+#[tokio::test]
+async fn only_a_workers_own_host_publishes_for_it() {
+    let config = Config { publishers: Publishers::WorkerHosts, ..Config::default() };
+    let bound_listener = BoundListener::bind(&free(), config).await.unwrap();
+    let (elsewhere, _one) = expect_worker(&bound_listener, "http://192.0.2.1:8000", "kv@a").unwrap();
+    // A connection from an address that no worker has is closed before it has sent anything.
+    let warmroute_events::Endpoint::Tcp { host, port } = bound_listener.endpoint().clone() else { panic!() };
+    let mut stream = tokio::net::TcpStream::connect((host.as_str(), port)).await.unwrap();
+    let read = tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 64]).await;
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    let (here, _other) = expect_worker(&bound_listener, "http://127.0.0.1:8000", "kv@b").unwrap();
+    let publisher = Publisher::connect(bound_listener.endpoint().clone(), Options::default());
+    while publisher.subscribers() == 0 {
+        tokio::task::yield_now().await;
+    }
+    publisher.send(&stored("kv@a", 0, 1));
+    publisher.send(&stored("kv@b", 0, 2));
+    here.until("its own", |mirror| mirror.names() == [2]).await;
+    assert!(elsewhere.names().is_empty(), "nothing under another worker's topic");
 }

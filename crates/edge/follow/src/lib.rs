@@ -18,4 +18,5 @@ pub use engines::{
     ReportEndpoint, UnexpectedStatus, align, check_endpoints,
 };
 pub use peers::{SharePlan, Transport, exchange_with_peers};
+pub use warmroute_events::Publishers;
 pub use workers::{FollowedSources, Listings, Sources, follow_sources};

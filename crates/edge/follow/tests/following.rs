@@ -11,8 +11,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use warmroute_discovery::WorkerEntry;
 use warmroute_follow::{
-    Configured, EngineFollower, FollowSettings, FollowedSources, MatchingUnit, ModelPaths, SharePlan,
-    Sources, Transport, exchange_with_peers, follow_sources,
+    Configured, EngineFollower, FollowSettings, FollowedSources, MatchingUnit, ModelPaths, Publishers,
+    SharePlan, Sources, Transport, exchange_with_peers, follow_sources,
 };
 use warmroute_gateway::{Gateway, Records, ReportSink};
 use warmroute_policy::Standard;
@@ -75,6 +75,7 @@ async fn an_engine_that_publishes_is_followed_until_it_leaves() {
         paths: ModelPaths::new(&[model.to_str().unwrap().to_owned()]),
         matching: MatchingUnit::Auto,
         bind: None,
+        publishers: Publishers::WorkerHosts,
         takes_reports: false,
         configured: Configured::default(),
         dialer: Dialer::default(),

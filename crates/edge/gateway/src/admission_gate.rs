@@ -190,9 +190,14 @@ impl AdmissionGate {
                 let granted = tenant.and_then(|tenant| tenant.class_max).unwrap_or(config.class_max);
                 wanted.unwrap_or_default().at_most(granted)
             }),
-            tenant: name.map_or(0, |name| xxh3_64_with_seed(name, self.seed)),
+            tenant: name.map_or(0, |name| self.seeded_hash(name)),
             cost: prompt_tokens,
         }
+    }
+
+    /// Hashes a name that a client may have chosen.
+    fn seeded_hash(&self, name: &[u8]) -> u64 {
+        xxh3_64_with_seed(name, self.seed)
     }
 
     /// Admits the next waiting request for which there is room.

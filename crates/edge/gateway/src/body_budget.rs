@@ -3,35 +3,93 @@
 //! Bodies are read before admission, so neither request limits nor rate limits bound them. The budget counts bytes as
 //! they arrive, not declared lengths, because a client could reserve memory by declaring a length. A request never
 //! waits for memory: waiting requests would keep what they have read.
+//!
+//! No tenant may fill the budget alone. While it has several bodies, all of them together may not exceed what is still
+//! free. One tenant thus gets half of the budget, two get a third each,
+//! and however many there are, a further one finds room. A single body may always take what is free.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 
 use crate::gateway_error::GatewayError;
 
-/// The share of one body. Dropping it gives the bytes back.
-pub(crate) struct BodyBudget {
-    /// Bytes of all bodies.
+/// The bytes of all bodies, and of each owner's.
+#[derive(Clone, Default)]
+pub(crate) struct BodyMemory {
     all: Gauge,
-    all_bytes_max: usize,
+    owners: Arc<Mutex<HashMap<u64, OwnerShare>>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct OwnerShare {
+    bodies: usize,
     bytes: usize,
 }
 
-impl BodyBudget {
-    /// An empty share.
-    pub(crate) fn new(all: &Gauge, all_bytes_max: usize) -> BodyBudget {
-        BodyBudget { all: all.clone(), all_bytes_max, bytes: 0 }
+/// The share of one body. Dropping it gives the bytes back.
+pub(crate) struct BodyBudget {
+    memory: BodyMemory,
+    all_bytes_max: usize,
+    /// The tenant; `None` where no keys tell tenants apart.
+    owner: Option<u64>,
+    /// `None` before the first byte and after the release.
+    bytes: Option<usize>,
+}
+
+impl BodyMemory {
+    /// Counts all bytes in this gauge.
+    pub(crate) fn new(all: Gauge) -> BodyMemory {
+        BodyMemory { all, owners: Arc::default() }
     }
 
-    /// Adds bytes to the share; fails if the budget is exceeded.
+    /// An empty share for a body of this owner.
+    pub(crate) fn share(&self, all_bytes_max: usize, owner: Option<u64>) -> BodyBudget {
+        BodyBudget { memory: self.clone(), all_bytes_max, owner, bytes: None }
+    }
+
+    /// Adds to what an owner holds. Returns the sum.
+    fn add(&self, owner: u64, bodies: usize, bytes: usize) -> OwnerShare {
+        let mut owners = self.owners.lock();
+        let share = owners.entry(owner).or_default();
+        share.bodies += bodies;
+        share.bytes += bytes;
+        *share
+    }
+}
+
+impl BodyBudget {
+    /// Adds bytes to the share; fails if the budget or the owner's part of it is exceeded.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), GatewayError> {
-        self.bytes += bytes;
-        let before = self.all.inc_by(bytes as i64) as usize;
-        if before + bytes > self.all_bytes_max { Err(GatewayError::MemoryFull) } else { Ok(()) }
+        let owned = self.owner.map(|owner| self.memory.add(owner, usize::from(self.bytes.is_none()), bytes));
+        self.bytes = Some(self.bytes.unwrap_or(0) + bytes);
+        let all = self.memory.all.inc_by(bytes as i64) as usize + bytes;
+        if all > self.all_bytes_max {
+            return Err(GatewayError::MemoryFull);
+        }
+        match owned {
+            Some(owned) if owned.bodies > 1 && owned.bytes > self.all_bytes_max - all => {
+                Err(GatewayError::MemoryShareFull)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Gives the reserved bytes back.
     pub(crate) fn release(&mut self) {
-        self.all.dec_by(std::mem::take(&mut self.bytes) as i64);
+        let Some(bytes) = self.bytes.take() else { return };
+        self.memory.all.dec_by(bytes as i64);
+        let Some(id) = self.owner else { return };
+        let mut owners = self.memory.owners.lock();
+        if let Some(owner) = owners.get_mut(&id) {
+            owner.bodies -= 1;
+            owner.bytes -= bytes;
+            if owner.bodies == 0 {
+                owners.remove(&id);
+            }
+        }
     }
 }
 
@@ -47,13 +105,29 @@ mod tests {
 
     #[test]
     fn reserved_bytes_are_given_back_even_after_the_budget_was_exceeded() {
-        let all = Gauge::default();
-        let [mut first, mut second] = [0; 2].map(|_| BodyBudget::new(&all, 10));
+        let memory = BodyMemory::default();
+        let [mut first, mut second] = [1, 2].map(|owner| memory.share(10, Some(owner)));
         assert!(first.reserve(4).is_ok() && second.reserve(6).is_ok());
         assert!(matches!(first.reserve(1), Err(GatewayError::MemoryFull)));
         drop(first);
         assert!(second.reserve(4).is_ok());
         drop(second);
-        assert_eq!(all.get(), 0);
+        assert!(memory.all.get() == 0 && memory.owners.lock().is_empty());
+    }
+
+    #[test]
+    fn an_owner_with_several_bodies_leaves_room_for_others() {
+        let memory = BodyMemory::default();
+        let mut greedy: Vec<BodyBudget> = (0..10).map(|_| memory.share(100, Some(1))).collect();
+        let fitting = greedy.iter_mut().map_while(|body| body.reserve(10).ok()).count();
+        assert_eq!(fitting, 5, "half of the budget");
+        greedy.truncate(fitting);
+        let mut other = memory.share(100, Some(2));
+        assert!(other.reserve(50).is_ok(), "one body of another owner takes all that is free");
+        assert!(matches!(memory.share(100, Some(1)).reserve(1), Err(GatewayError::MemoryFull)));
+        drop(other);
+        let mut next = [2, 2].map(|owner| memory.share(100, Some(owner)));
+        assert!(next[0].reserve(10).is_ok() && next[1].reserve(10).is_ok());
+        assert!(matches!(next[1].reserve(10), Err(GatewayError::MemoryShareFull)));
     }
 }

@@ -12,6 +12,8 @@ use warmroute_wire::Dialer;
 
 use crate::WorkerApi;
 use crate::admission_gate::AdmissionConfig;
+use crate::cached_tokens::CachedTokens;
+use crate::engine_fields::FieldPolicy;
 
 /// How requests are read and forwarded.
 #[derive(Clone, Debug)]
@@ -44,6 +46,12 @@ pub struct Config {
     pub worker_choice: WorkerChoice,
     /// Whether clients may manage workers.
     pub worker_api: WorkerApi,
+    /// What happens to fields of bodies that steer engines, unless a key says otherwise.
+    pub engine_fields: FieldPolicy,
+    /// Whose requests share the engines' caches.
+    pub cache_salt: CacheSalt,
+    /// Whether clients see how much was cached, unless a key says otherwise.
+    pub cached_tokens: CachedTokens,
     /// Concurrent client connections. Further clients wait to be accepted.
     pub connections_max: usize,
     /// How workers are connected to and authenticated with. A gateway keeps its first dialer; a reload makes that
@@ -72,6 +80,9 @@ impl Default for Config {
             forwarded: Forwarded::default(),
             worker_choice: WorkerChoice::default(),
             worker_api: WorkerApi::default(),
+            engine_fields: FieldPolicy::default(),
+            cache_salt: CacheSalt::default(),
+            cached_tokens: CachedTokens::default(),
             connections_max: 16_384,
             dialer: Dialer::default(),
             idle_timeout: Duration::from_secs(4),
@@ -185,6 +196,27 @@ pub enum WorkerChoice {
     Ours,
     /// The header is obeyed, for tests and debugging.
     Clients,
+}
+
+/// Whose requests share the engines' caches. The salt is written into the body, where engines honour `cache_salt`, and
+/// into the router's own namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheSalt {
+    /// All requests share.
+    #[default]
+    Off,
+    /// Requests of one tenant (the keys with one name).
+    Key,
+    /// Requests of tenants with the same `cache-group`; a tenant without one is alone.
+    Group,
+}
+
+impl OptionValue for CacheSalt {
+    const VALUES: &'static [(CacheSalt, &'static str, &'static str)] = &[
+        (CacheSalt::Off, "off", "All requests share"),
+        (CacheSalt::Key, "key", "Only requests of keys with the same name share"),
+        (CacheSalt::Group, "group", "Only requests of keys with the same cache-group share"),
+    ];
 }
 
 /// Whether responses carry `x-warmroute-*` headers.

@@ -15,6 +15,7 @@ use warmroute_types::{Micros, WorkerId};
 
 use crate::attempt::{Attempt, blame_worker, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
+use crate::cached_tokens::CachedTokens;
 use crate::drain::Drain;
 use crate::fallback_response::{FallbackResponse, read_rejection};
 use crate::first_byte_wait::FirstByteWait;
@@ -99,7 +100,8 @@ impl Dispatch {
             response_deadline.set(deadline);
         }
         let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
-        let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, &config).await?;
+        let intake =
+            intake::receive(&parts.method, api, &parts.headers, body, gateway, &config, tenant).await?;
         log.note(|entry| {
             (entry.model, entry.prompt_tokens) =
                 (intake.request.model.clone(), Some(intake.request.prompt_tokens));
@@ -394,7 +396,8 @@ impl Dispatch {
         }
         attempt.fail(error);
         self.failed_workers.push(worker.id);
-        self.workers_reached += u32::from(!error.is_unreachable());
+        let was_sent = !error.is_unreachable() && !matches!(error, UpstreamError::OwnShortage(_));
+        self.workers_reached += u32::from(was_sent);
         if error.is_unreachable() {
             blame_worker(&self.gateway, &worker, error);
         } else if error.is_worker_fault() {
@@ -414,8 +417,13 @@ impl Dispatch {
         let (mut head, ()) = head.into_parts();
         head.version = Version::HTTP_11;
         headers::towards_client(&mut head.headers);
+        let cached_tokens = self.intake.request.cached_tokens;
         if self.config.decision_headers == DecisionHeaders::On {
-            headers::add_decision(&mut head.headers, decision);
+            headers::add_decision(&mut head.headers, decision, cached_tokens);
+        }
+        if cached_tokens == CachedTokens::Hidden {
+            // The body's length changes.
+            head.headers.remove(header::CONTENT_LENGTH);
         }
         head
     }
@@ -450,6 +458,7 @@ impl Dispatch {
             outcome: AttemptOutcome::of(head.status),
             class,
             usage_injected: self.intake.request.usage_injected,
+            cached_tokens: self.intake.request.cached_tokens,
             fingerprint: self.intake.body.fingerprint(),
             deadline: self.deadline,
             timeouts: self.config.timeouts,

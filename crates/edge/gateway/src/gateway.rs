@@ -12,6 +12,7 @@ use warmroute_types::{Address, Micros};
 
 use crate::admission_gate::{AdmissionGate, Waiter};
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
+use crate::body_budget::BodyMemory;
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::history::History;
@@ -43,6 +44,7 @@ pub struct Gateway {
     pub(crate) history: History,
     pub(crate) retries: RetryBudget,
     pub(crate) admission_gate: Arc<AdmissionGate>,
+    pub(crate) body_memory: BodyMemory,
     /// The transport to peer routers, if state is shared.
     transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
     start: Instant,
@@ -75,6 +77,7 @@ impl Gateway {
         let (alignments, view_reasons, probe_problems, history) = Default::default();
         let (retries, transport, throttles) = Default::default();
         let start = Instant::now();
+        let body_memory = BodyMemory::new(metrics.body_bytes.clone());
         metrics.watch_peers(&router, &transport, start);
         Ok(Arc::new(Gateway {
             router,
@@ -91,6 +94,7 @@ impl Gateway {
             history,
             retries,
             admission_gate,
+            body_memory,
             transport,
             start,
         }))
@@ -128,6 +132,11 @@ impl Gateway {
     /// Counts a configuration reload.
     pub fn count_reload(&self, outcome: Reload) {
         self.metrics.count_reload(outcome);
+    }
+
+    /// Whether requests need an API key.
+    pub(crate) fn requires_keys(&self) -> bool {
+        self.keys.load().is_some()
     }
 
     /// The tenant whose API key the request carries; `None` if no key is required.

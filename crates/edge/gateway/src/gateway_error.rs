@@ -25,6 +25,11 @@ pub(crate) enum GatewayError {
     TooLarge { limit: usize },
     #[error("The gateway's memory for request bodies is full; try again in {RETRY_AFTER_S} s")]
     MemoryFull,
+    #[error(
+        "This client's request bodies fill its part of the gateway's memory; send fewer at a time, or try again in \
+         {RETRY_AFTER_S} s"
+    )]
+    MemoryShareFull,
     #[error("The request body ended early or has invalid HTTP framing")]
     BrokenBody,
     #[error("Timed out reading the request body")]
@@ -35,6 +40,10 @@ pub(crate) enum GatewayError {
     UnknownModel(String),
     #[error("The worker `{0}` named in x-warmroute-worker is not in the fleet")]
     UnknownWorker(String),
+    #[error("The field `{0}` steers engines and is not allowed for this key; remove it")]
+    FieldRefused(&'static str),
+    #[error("The request's head is ambiguous: {0}")]
+    AmbiguousHead(&'static str),
     #[error("The request's headers are larger than the limit of {limit} bytes")]
     HeadTooLarge { limit: usize },
     #[error("The request's path and query are longer than the limit of {limit} bytes")]
@@ -57,6 +66,10 @@ pub(crate) enum GatewayError {
     MethodNotAllowed { method: http::Method, allowed: &'static str },
     #[error("The worker failed before it responded: {0}")]
     WorkerFailed(String),
+    #[error(
+        "The gateway lacks a resource of its machine, not the worker: {0}; try again in {RETRY_AFTER_S} s"
+    )]
+    OutOfResources(String),
     #[error("The worker did not respond: {0}")]
     WorkerTimeout(String),
     #[error("The worker stopped sending its response")]
@@ -105,6 +118,7 @@ impl GatewayError {
         match error {
             UpstreamError::RequestTimeout => GatewayError::RequestTimeout,
             UpstreamError::ShuttingDown => GatewayError::ShuttingDown,
+            UpstreamError::OwnShortage(error) => GatewayError::OutOfResources(error.to_string()),
             error if error.is_timeout() => GatewayError::WorkerTimeout(error.to_string()),
             error => GatewayError::WorkerFailed(error.to_string()),
         }
@@ -129,14 +143,18 @@ impl GatewayError {
     }
 
     /// All error codes.
-    pub(crate) const CODES: [&str; 22] = [
+    pub(crate) const CODES: [&str; 26] = [
+        "ambiguous_head",
         "broken_body",
+        "field_not_allowed",
         "invalid_api_key",
         "invalid_json",
         "memory_full",
+        "memory_share_full",
         "method_not_allowed",
         "model_not_found",
         "no_worker_ready",
+        "out_of_resources",
         "queue_full",
         "queue_timeout",
         "rate_limit_requests",
@@ -161,11 +179,15 @@ impl GatewayError {
             GatewayError::BadJson { .. } => "invalid_json",
             GatewayError::TooLarge { .. } => "request_too_large",
             GatewayError::MemoryFull => "memory_full",
+            GatewayError::MemoryShareFull => "memory_share_full",
+            GatewayError::OutOfResources(_) => "out_of_resources",
             GatewayError::BrokenBody => "broken_body",
             GatewayError::SlowBody => "slow_body",
             GatewayError::UnsupportedEncoding(_) => "unsupported_encoding",
             GatewayError::UnknownModel(_) => "model_not_found",
             GatewayError::UnknownWorker(_) => "unknown_worker",
+            GatewayError::AmbiguousHead(_) => "ambiguous_head",
+            GatewayError::FieldRefused(_) => "field_not_allowed",
             GatewayError::HeadTooLarge { .. } => "head_too_large",
             GatewayError::TargetTooLong { .. } => "target_too_long",
             GatewayError::NotReady | GatewayError::NoWorkerInTime { .. } | GatewayError::WorkersFull => {
@@ -187,7 +209,10 @@ impl GatewayError {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             GatewayError::Unauthorized => StatusCode::UNAUTHORIZED,
-            GatewayError::BadJson { .. } | GatewayError::BrokenBody => StatusCode::BAD_REQUEST,
+            GatewayError::BadJson { .. }
+            | GatewayError::BrokenBody
+            | GatewayError::AmbiguousHead(_)
+            | GatewayError::FieldRefused(_) => StatusCode::BAD_REQUEST,
             GatewayError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             GatewayError::UnsupportedEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             GatewayError::UnknownModel(_) | GatewayError::UnknownWorker(_) | GatewayError::UnknownPath(_) => {
@@ -201,9 +226,11 @@ impl GatewayError {
             | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
             | GatewayError::MemoryFull
+            | GatewayError::OutOfResources(_)
             | GatewayError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             GatewayError::QueueFull { .. }
             | GatewayError::QueueTimeout { .. }
+            | GatewayError::MemoryShareFull
             | GatewayError::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => StatusCode::BAD_GATEWAY,
             GatewayError::WorkerTimeout(_) | GatewayError::WorkerStalled | GatewayError::RequestTimeout => {
@@ -222,6 +249,8 @@ impl GatewayError {
             | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
             | GatewayError::MemoryFull
+            | GatewayError::MemoryShareFull
+            | GatewayError::OutOfResources(_)
             | GatewayError::ShuttingDown => Some(RETRY_AFTER_S),
             _ => None,
         }

@@ -4,6 +4,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use warmroute_prompt::Api;
 use warmroute_router::Decision;
 
+use crate::cached_tokens::CachedTokens;
 use crate::keys::Tenant;
 use crate::random::random;
 use crate::{ClientCredentials, Config, Forwarded, WorkerChoice};
@@ -39,13 +40,30 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     HOP_BY_HOP.iter().for_each(|name| _ = headers.remove(name));
 }
 
-/// Removes headers that a client could forge: our own, and those of a proxy in front of us.
+/// Headers by which other gateways, and engines behind them, choose workers.
+const STEERING: [&str; 12] = [
+    "x-data-parallel-host-port",
+    "x-decode-instance-id",
+    "x-dp-rank",
+    "x-encoder-hosts-ports",
+    "x-gateway-destination-endpoint",
+    "x-prefill-instance-id",
+    "x-prefiller-host-port",
+    "x-prefiller-url",
+    "x-smg-routing-key",
+    "x-smg-target-worker",
+    "x-worker-id",
+    "x-worker-instance-id",
+];
+
+/// Removes headers that a client could forge: our own, those of a proxy in front of us, and those that choose workers.
 fn strip_spoofable(headers: &mut HeaderMap, forwarded: Forwarded) {
     let is_forwarded = |name: &str| {
         name.starts_with("x-forwarded-") || matches!(name, "forwarded" | "x-real-ip" | "true-client-ip")
     };
     let is_spoofable = |name: &&HeaderName| {
         name.as_str().starts_with("x-warmroute-")
+            || STEERING.contains(&name.as_str())
             || (forwarded == Forwarded::Drop && is_forwarded(name.as_str()))
     };
     let spoofable: Vec<HeaderName> = headers.keys().filter(is_spoofable).cloned().collect();
@@ -134,12 +152,17 @@ pub(crate) fn size_bytes(headers: &HeaderMap) -> usize {
 }
 
 /// Adds the routing decision to a response.
-pub(crate) fn add_decision(headers: &mut HeaderMap, decision: &Decision) {
+pub(crate) fn add_decision(headers: &mut HeaderMap, decision: &Decision, cached_tokens: CachedTokens) {
     let worker = HeaderValue::from_str(&decision.worker.label);
     let worker = worker.unwrap_or_else(|_| HeaderValue::from_static("unprintable"));
     headers.insert(WORKER, worker);
     headers.insert("x-warmroute-policy", HeaderValue::from_static(decision.policy));
     headers.insert("x-warmroute-reason", HeaderValue::from_static(decision.reason));
+    if cached_tokens == CachedTokens::Hidden {
+        // The reason and the expected time tell what is cached too.
+        headers.remove("x-warmroute-reason");
+        return;
+    }
     // A policy that ignores caches predicts nothing, which is not the same as zero.
     let cached = decision.cached_tokens.map_or(HeaderValue::from_static("unknown"), HeaderValue::from);
     headers.insert("x-warmroute-cached-tokens", cached);

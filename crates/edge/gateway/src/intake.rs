@@ -12,9 +12,11 @@ use warmroute_prompt::{Api, Body};
 
 use crate::Config;
 use crate::body_budget::BodyBudget;
+use crate::engine_fields;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
-use crate::parsed_request::{ParsedRequest, session_key};
+use crate::keys::Tenant;
+use crate::parsed_request::{ParseContext, ParsedRequest, session_key};
 use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
 
 /// How much of an oversized body is read and discarded. A client that is still sending would otherwise see a reset
@@ -24,21 +26,31 @@ const DISCARD_BYTES_MAX: usize = 16 << 20;
 /// How long a refused body is read at most, so that refused clients do not occupy connections.
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Slowest accepted upload rate, beyond the initial body timeout.
-const BYTES_PER_S_MIN: usize = 1 << 10;
+/// Slowest accepted upload rates: of the first part of a body, which a slow line may take long to send, and of the
+/// rest, which would occupy much memory for long.
+const BYTES_PER_S_MIN: f64 = 1_024.0;
+const REST_BYTES_PER_S_MIN: f64 = 65_536.0;
+const FIRST_PART_BYTES: usize = 64 << 10;
 
-/// The deadline for reading a body. It moves on as bytes arrive.
+/// The deadline for reading a body. It moves on as bytes arrive, but is never further away than the body timeout: a
+/// client cannot save up time by sending much and then stop.
 pub(crate) struct BodyDeadline {
     at: Instant,
+    timeout: Duration,
+    received: usize,
 }
 
 impl BodyDeadline {
     pub(crate) fn new(timeout: Duration) -> BodyDeadline {
-        BodyDeadline { at: Instant::now() + timeout }
+        BodyDeadline { at: Instant::now() + timeout, timeout, received: 0 }
     }
 
-    fn extend(&mut self, bytes: usize) {
-        self.at += Duration::from_secs_f64(bytes as f64 / BYTES_PER_S_MIN as f64);
+    fn extend(&mut self, bytes: usize, now: Instant) {
+        let first_part = bytes.min(FIRST_PART_BYTES.saturating_sub(self.received));
+        self.received += bytes;
+        let earned_s =
+            first_part as f64 / BYTES_PER_S_MIN + (bytes - first_part) as f64 / REST_BYTES_PER_S_MIN;
+        self.at = (self.at + Duration::from_secs_f64(earned_s)).min(now + self.timeout);
     }
 }
 
@@ -108,38 +120,77 @@ pub(crate) async fn receive(
     body: Incoming,
     gateway: &Gateway,
     config: &Config,
+    tenant: Option<&Tenant>,
 ) -> Result<Intake, GatewayError> {
-    let mut budget = BodyBudget::new(&gateway.metrics.body_bytes, config.bodies_bytes_max);
+    let mut budget = gateway.body_memory.share(config.bodies_bytes_max, tenant.map(|tenant| tenant.owner));
     if !is_json(method, api, headers) {
         return pass_through(headers, body, config, budget).await;
     }
     let deadline = BodyDeadline::new(config.timeouts.body);
     let bytes = buffer(body, headers, config.body_bytes_max, deadline, &mut budget).await?;
-    if api == Api::Other {
-        // Requests of unknown APIs are forwarded even if they are not valid JSON.
-        let body = Body::read(&bytes).unwrap_or_default();
-        return Ok(build_intake(&bytes, budget, &body, api, headers, gateway, config).await);
+    if api == Api::Other && !is_read_as_json(headers, &bytes) {
+        // Requests of unknown APIs are forwarded even if they are not JSON.
+        let body = Body::default();
+        let context = ParseContext { api, headers, gateway, config, tenant };
+        return Ok(build_intake(&bytes, budget, &body, context).await);
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
         return Err(GatewayError::UnsupportedEncoding(
             String::from_utf8_lossy(encoding.as_bytes()).into_owned(),
         ));
     }
-    let body = Body::read(&bytes).map_err(|bad| GatewayError::bad_json(bad, &bytes))?;
-    Ok(build_intake(&bytes, budget, &body, api, headers, gateway, config).await)
+    let marked = Body::read_marking(&bytes, engine_fields::position);
+    let marked = marked.map_err(|bad| GatewayError::bad_json(bad, &bytes))?;
+    let cleaned = enforce_fields(&bytes, &marked, config, tenant)?;
+    let context = ParseContext { api, headers, gateway, config, tenant };
+    match cleaned {
+        None => Ok(build_intake(&bytes, budget, &marked, context).await),
+        Some(bytes) => {
+            let body = Body::read(&bytes).map_err(|bad| GatewayError::bad_json(bad, &bytes))?;
+            Ok(build_intake(&bytes, budget, &body, context).await)
+        }
+    }
+}
+
+/// Refuses fields that steer engines. Returns the body without those that are dropped, if there are any.
+fn enforce_fields(
+    bytes: &Bytes,
+    body: &Body<'_>,
+    config: &Config,
+    tenant: Option<&Tenant>,
+) -> Result<Option<Bytes>, GatewayError> {
+    if body.marked().is_empty() {
+        return Ok(None);
+    }
+    let rules = tenant.map(|tenant| &tenant.rights.engine_fields);
+    let policy = rules.map_or(config.engine_fields, |rules| rules.over(config.engine_fields));
+    policy.apply(bytes, body)
+}
+
+/// Whether an engine may read this body of an API that the gateway does not know as a JSON object. Such a body is
+/// refused if it cannot be read here: Python's parser reads more than JSON, in any encoding.
+fn is_read_as_json(headers: &HeaderMap, bytes: &[u8]) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
+    let is_json = kind.is_none_or(|kind| {
+        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        kind == b"application/json" || kind.ends_with(b"+json")
+    });
+    let is_packed = headers.get(header::CONTENT_ENCODING).is_some_and(|value| *value != "identity");
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
+    // UTF-16 and UTF-32 have a mark at their start, or a zero beside the brace.
+    let is_wide = matches!(text, [0xfe | 0xff, ..]) || text.iter().take(4).any(|&byte| byte == 0);
+    let may_be_object = is_wide || text.first() == Some(&b'{');
+    !is_packed && ((is_json && may_be_object) || Body::read(bytes).is_ok())
 }
 
 async fn build_intake(
     bytes: &Bytes,
     budget: BodyBudget,
     body: &Body<'_>,
-    api: Api,
-    headers: &HeaderMap,
-    gateway: &Gateway,
-    config: &Config,
+    context: ParseContext<'_>,
 ) -> Intake {
-    let request = ParsedRequest::parse(body, api, headers, gateway, config).await;
-    let body = RequestBody::Buffered(request.outgoing_body(bytes, body, config));
+    let request = ParsedRequest::parse(body, context).await;
+    let body = RequestBody::Buffered(request.outgoing_body(bytes, body, context.api, context.config));
     Intake { request: Arc::new(request), body, budget }
 }
 
@@ -210,7 +261,11 @@ pub(crate) async fn buffer(
         return Err(GatewayError::TooLarge { limit });
     }
     match read_within(&mut body, announced, limit, &mut deadline, budget).await {
-        Err(refusal @ (GatewayError::TooLarge { .. } | GatewayError::MemoryFull)) => {
+        Err(
+            refusal @ (GatewayError::TooLarge { .. }
+            | GatewayError::MemoryFull
+            | GatewayError::MemoryShareFull),
+        ) => {
             discard(body, deadline).await;
             Err(refusal)
         }
@@ -249,7 +304,7 @@ async fn read_within(
 async fn next_chunk(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<Option<Bytes>, GatewayError> {
     while let Some(frame) = timeout_at(deadline.at, body.frame()).await.map_err(|_| GatewayError::SlowBody)? {
         if let Ok(chunk) = frame.map_err(|_| GatewayError::BrokenBody)?.into_data() {
-            deadline.extend(chunk.len());
+            deadline.extend(chunk.len(), Instant::now());
             return Ok(Some(chunk));
         }
     }
@@ -278,7 +333,24 @@ async fn discard(mut body: Incoming, deadline: BodyDeadline) {
 
 #[cfg(test)]
 mod tests {
-    use super::model_in_form;
+    use super::*;
+
+    #[test]
+    fn a_body_that_stalls_has_no_more_time_than_an_empty_one() {
+        let timeout = Duration::from_secs(30);
+        let (mut deadline, mut now) = (BodyDeadline::new(timeout), Instant::now());
+        deadline.extend(5 << 20, now);
+        assert_eq!(deadline.at, now + timeout, "five megabytes buy no time");
+        // At 1,000 bytes a second a body loses time slowly, and beyond its first part quickly.
+        let mut deadline = BodyDeadline::new(timeout);
+        let mut received = 0;
+        while deadline.at > now {
+            now += Duration::from_secs(1);
+            received += 1_000;
+            deadline.extend(1_000, now);
+        }
+        assert!((64 << 10..110_000).contains(&received), "{received}");
+    }
 
     #[test]
     fn the_model_is_read_from_the_start_of_a_form() {

@@ -11,12 +11,17 @@
 //! Errors name only the line number, because the line may contain a secret.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prometheus_client::metrics::counter::Counter;
 use warmroute_admission::{Class, Limits};
+use warmroute_types::OptionValue;
 
+use crate::cached_tokens::CachedTokens;
+use crate::config::CacheSalt;
+use crate::engine_fields::FieldRules;
 use crate::token::{Digest, bearer, digest, is_same};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -34,8 +39,39 @@ pub(crate) struct Tenant {
     pub(crate) limits: Limits,
     /// Highest priority of its requests; `None`: the gateway's default.
     pub(crate) class_max: Option<Class>,
+    /// What its requests may do with engines.
+    pub(crate) rights: TenantRights,
+    /// Identifies the tenant where its use of a resource is counted. A secret number: clients cannot choose another's.
+    pub(crate) owner: u64,
     /// Requests with its keys. The count survives a reload of the key file.
     pub(crate) requests: Counter,
+}
+
+/// What a tenant's requests may do with engines, where that differs from the gateway's defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TenantRights {
+    /// Fields that steer engines.
+    pub(crate) engine_fields: FieldRules,
+    /// Tenants with one group share caches.
+    pub(crate) cache_group: Option<String>,
+    /// `None`: the gateway's default.
+    pub(crate) cached_tokens: Option<CachedTokens>,
+}
+
+impl Tenant {
+    /// The salt that separates the tenant's cached prompts from others', with the salt that the client sent.
+    pub(crate) fn cache_salt(&self, mode: CacheSalt, from_client: Option<&[u8]>) -> Option<String> {
+        let (kind, name) = match (mode, &self.rights.cache_group) {
+            (CacheSalt::Off, _) => return None,
+            (CacheSalt::Group, Some(group)) => ("group", group),
+            (CacheSalt::Key | CacheSalt::Group, _) => ("key", &self.name),
+        };
+        // Lengths keep different pairs apart.
+        let sent = from_client.map_or(-1, |salt| salt.len() as i64);
+        let mut text = format!("warmroute cache salt {kind} {} {name} {sent} ", name.len()).into_bytes();
+        text.extend_from_slice(from_client.unwrap_or_default());
+        Some(digest(&text)[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+    }
 }
 
 /// All valid API keys.
@@ -43,6 +79,8 @@ pub struct Keys {
     /// Keyed by the first eight bytes of the SHA-256.
     keys: HashMap<u64, Vec<(Digest, Arc<Tenant>)>>,
     tenants: BTreeMap<String, Arc<Tenant>>,
+    /// Computes [`Tenant::owner`].
+    owners: RandomState,
 }
 
 /// A key file that cannot be used.
@@ -64,7 +102,7 @@ pub enum BadKeys {
 impl Keys {
     /// Parses a key file with one key per line.
     pub fn read(text: &str) -> Result<Keys, BadKeys> {
-        let mut keys = Keys { keys: HashMap::new(), tenants: BTreeMap::new() };
+        let mut keys = Keys { keys: HashMap::new(), tenants: BTreeMap::new(), owners: RandomState::new() };
         let mut count = 0;
         for (index, line) in text.lines().enumerate() {
             let line_is = |why| BadKeys::Line { line: index + 1, why };
@@ -82,11 +120,15 @@ impl Keys {
         if self.find(&line.digest).is_some() {
             return Err("the key is a duplicate");
         }
-        let KeyLine { digest, name, limits, class_max } = line;
-        let new = || Arc::new(Tenant { name: name.clone(), limits, class_max, requests: Counter::default() });
+        let KeyLine { digest, name, limits, class_max, rights } = line;
+        let new = || {
+            let (name, rights, requests) = (name.clone(), rights.clone(), Counter::default());
+            let owner = self.owners.hash_one(&name);
+            Arc::new(Tenant { name, limits, class_max, rights, owner, requests })
+        };
         let tenant = Arc::clone(self.tenants.entry(name.clone()).or_insert_with(new));
-        if tenant.limits != limits || tenant.class_max != class_max {
-            return Err("another key with this name has different limits or another priority");
+        if tenant.limits != limits || tenant.class_max != class_max || tenant.rights != rights {
+            return Err("another key with this name has different limits, another priority or other rights");
         }
         self.keys.entry(head(&digest)).or_default().push((digest, tenant));
         Ok(())
@@ -94,13 +136,13 @@ impl Keys {
 
     /// Keeps the request counts of tenants that were known before.
     pub(crate) fn with_counts_of(mut self, before: &Keys) -> Keys {
-        let known: HashMap<&str, &Counter> =
-            before.tenants.values().map(|tenant| (tenant.name.as_str(), &tenant.requests)).collect();
         let with_count = |tenant: &Tenant| {
-            let requests =
-                known.get(tenant.name.as_str()).map_or_else(Counter::default, |&count| count.clone());
+            let known = before.tenants.get(&tenant.name);
+            let requests = known.map_or_else(Counter::default, |known| known.requests.clone());
+            let owner = known.map_or(tenant.owner, |known| known.owner);
+            let (name, rights) = (tenant.name.clone(), tenant.rights.clone());
             let Tenant { limits, class_max, .. } = *tenant;
-            Arc::new(Tenant { name: tenant.name.clone(), limits, class_max, requests })
+            Arc::new(Tenant { name, limits, class_max, rights, owner, requests })
         };
         self.tenants = self.tenants.iter().map(|(name, tenant)| (name.clone(), with_count(tenant))).collect();
         for (_, tenant) in self.keys.values_mut().flatten() {
@@ -144,6 +186,7 @@ struct KeyLine {
     name: String,
     limits: Limits,
     class_max: Option<Class>,
+    rights: TenantRights,
 }
 
 impl KeyLine {
@@ -157,14 +200,14 @@ impl KeyLine {
         };
         let name = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let (name, limits) = (format!("key-{name}"), Limits::default());
-        let mut line = KeyLine { digest, name, limits, class_max: None };
+        let mut line = KeyLine { digest, name, limits, class_max: None, rights: TenantRights::default() };
         words.try_for_each(|word| line.take(word))?;
         Ok(Some(line))
     }
 
     fn take(&mut self, word: &str) -> Result<(), &'static str> {
-        const UNKNOWN: &str =
-            "expected name=, requests-per-minute=, tokens-per-minute= or priority= after the key";
+        const UNKNOWN: &str = "expected name=, requests-per-minute=, tokens-per-minute=, priority=, engine-fields=, cache-group= or \
+             cached-tokens= after the key";
         let number = |value: &str| value.parse::<u32>().map_err(|_| "a limit must be a whole number");
         match word.split_once('=').ok_or(UNKNOWN)? {
             ("name", name) => self.name = checked(name)?,
@@ -172,6 +215,13 @@ impl KeyLine {
             ("tokens-per-minute", value) => self.limits.tokens_per_minute = number(value)?,
             ("priority", value) => {
                 self.class_max = Some(Class::named(value).ok_or("priority must be high, normal or low")?);
+            }
+            ("engine-fields", rules) => self.rights.engine_fields = rules.parse()?,
+            ("cache-group", group) => self.rights.cache_group = Some(checked(group)?),
+            ("cached-tokens", value) => {
+                let known = CachedTokens::VALUES.iter().find(|(_, name, _)| *name == value);
+                let (known, ..) = known.ok_or("cached-tokens must be shown or hidden")?;
+                self.rights.cached_tokens = Some(*known);
             }
             _ => return Err(UNKNOWN),
         }
@@ -238,6 +288,8 @@ mod tests {
             ("sk-1 color=secret", "line 1: expected name="),
             ("sk-1 tokens-per-minute=secret", "line 1: a limit must be a whole number"),
             ("sk-1 priority=secret", "line 1: priority must be high, normal or low"),
+            ("sk-1 engine-fields=secret", "line 1: expected FIELD:pass"),
+            ("sk-1 cached-tokens=secret", "line 1: cached-tokens must be shown or hidden"),
             ("sk-1 name=a priority=high\nsk-2 name=a", "line 2: another key with this name"),
             ("sha256:secret", "line 1: expected 64 hexadecimal digits"),
             ("sha256:+f", "line 1: expected 64 hexadecimal digits"),
@@ -246,6 +298,20 @@ mod tests {
             let error = Keys::read(text).unwrap_err().to_string();
             assert!(error.starts_with(why) && !error.contains("secret"), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn salts_differ_between_tenants_and_are_shared_in_groups() {
+        let keys = Keys::read("sk-1 name=a cache-group=g\nsk-2 name=b cache-group=g\nsk-3 name=g\n").unwrap();
+        let salt = |name: &str, mode, sent: Option<&[u8]>| keys.tenants[name].cache_salt(mode, sent);
+        assert_eq!(salt("a", CacheSalt::Off, None), None);
+        assert_ne!(salt("a", CacheSalt::Key, None), salt("b", CacheSalt::Key, None));
+        assert_eq!(salt("a", CacheSalt::Group, None), salt("b", CacheSalt::Group, None));
+        assert_ne!(salt("a", CacheSalt::Group, None), salt("g", CacheSalt::Group, None), "a key is no group");
+        assert_ne!(salt("a", CacheSalt::Key, Some(b"x")), salt("a", CacheSalt::Key, None));
+        assert_ne!(salt("a", CacheSalt::Key, Some(b"")), salt("a", CacheSalt::Key, None));
+        assert_ne!(salt("a", CacheSalt::Key, Some(b"x")), salt("b", CacheSalt::Key, Some(b"x")));
+        assert_eq!(salt("a", CacheSalt::Key, None).unwrap().len(), 32);
     }
 
     #[test]

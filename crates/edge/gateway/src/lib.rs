@@ -20,11 +20,14 @@ mod alignments;
 mod attempt;
 mod attempt_outcome;
 mod body_budget;
+mod busy_body;
 mod cache_counts;
+mod cached_tokens;
 mod config;
 mod current;
 mod dispatch;
 mod drain;
+mod engine_fields;
 mod fallback_response;
 mod first_byte_wait;
 mod first_token;
@@ -53,6 +56,7 @@ mod release_tests;
 mod request_log;
 mod response_body;
 mod server;
+mod silent_connections;
 mod status_class;
 mod token;
 mod ttft_accuracy;
@@ -65,11 +69,13 @@ mod write_stall;
 pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink, WorkerApi};
 pub use admission_gate::{AdmissionConfig, WorkerLimit};
 pub use alignments::{PromptFormat, TooManyFamilies};
+pub use cached_tokens::CachedTokens;
 pub use config::{
-    ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, SessionKey, Timeouts, UsageInjection,
-    WorkerChoice,
+    CacheSalt, ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, SessionKey, Timeouts,
+    UsageInjection, WorkerChoice,
 };
 pub use drain::{Drain, DrainMode, Drained};
+pub use engine_fields::{ENGINE_FIELDS, EngineField, FieldAction, FieldPolicy, FieldRules};
 pub use gateway::{Gateway, Records};
 pub use keys::{BadKeys, Keys};
 pub use matching::ModelMatching;

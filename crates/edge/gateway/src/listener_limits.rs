@@ -7,6 +7,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use warmroute_wire::Acceptor;
 
+use crate::silent_connections::SilentConnections;
+
 /// The limits of a listener.
 #[derive(Clone)]
 pub(crate) struct ListenerLimits {
@@ -16,6 +18,7 @@ pub(crate) struct ListenerLimits {
     /// The timeouts for a new connection. A function, because a reload may change them.
     pub(crate) timeouts: Arc<dyn Fn() -> ClientTimeouts + Send + Sync>,
     pub(crate) acceptor: Acceptor,
+    pub(crate) silent: SilentConnections,
 }
 
 /// How long a client may take.
@@ -34,11 +37,16 @@ impl ListenerLimits {
         timeouts: impl Fn() -> ClientTimeouts + Send + Sync + 'static,
     ) -> ListenerLimits {
         let slots = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
-        ListenerLimits { slots, open: Gauge::default(), timeouts: Arc::new(timeouts), acceptor }
+        let (timeouts, silent) = (Arc::new(timeouts), SilentConnections::default());
+        ListenerLimits { slots, open: Gauge::default(), timeouts, acceptor, silent }
     }
 
-    /// Waits for a free slot. Until then, further connections wait in the kernel's accept queue at no cost.
+    /// Waits for a free slot. A silent connection gives way if there is one; otherwise further connections wait in the
+    /// kernel's accept queue at no cost.
     pub(crate) async fn acquire_slot(&self) -> ConnectionSlot {
+        if self.slots.available_permits() == 0 {
+            self.silent.evict_one();
+        }
         let permit = Arc::clone(&self.slots).acquire_owned().await;
         self.open.inc();
         ConnectionSlot { _permit: permit.expect("the semaphore is never closed"), open: self.open.clone() }

@@ -9,7 +9,9 @@ use warmroute_router::{Content, PromptText, Request, Silence};
 use warmroute_types::{Delivery, WorkerId};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::cached_tokens::CachedTokens;
 use crate::gateway::Gateway;
+use crate::keys::Tenant;
 use crate::prompt_keys::PromptKeys;
 use crate::upstream_body::BufferedBody;
 use crate::{Config, SessionKey, UsageInjection};
@@ -39,8 +41,22 @@ pub(crate) struct ParsedRequest {
     pub delivery: Delivery,
     /// The gateway requested the stream's usage. The client did not and must not see it.
     pub usage_injected: bool,
+    /// The tenant's cache salt, which replaces the client's.
+    pub cache_salt: Option<String>,
+    /// Whether the client sees how much was cached.
+    pub cached_tokens: CachedTokens,
     /// Fields for the trace, if one is recorded.
     pub trace_fields: Option<TraceFields>,
+}
+
+/// What is known about a request beside its body.
+#[derive(Clone, Copy)]
+pub(crate) struct ParseContext<'a> {
+    pub api: Api,
+    pub headers: &'a HeaderMap,
+    pub gateway: &'a Gateway,
+    pub config: &'a Config,
+    pub tenant: Option<&'a Tenant>,
 }
 
 /// What a trace contains beyond the routing fields.
@@ -64,6 +80,8 @@ impl Default for ParsedRequest {
             silence: Silence::MeansNothing,
             delivery: Delivery::Whole,
             usage_injected: false,
+            cache_salt: None,
+            cached_tokens: CachedTokens::Shown,
             trace_fields: None,
         }
     }
@@ -71,13 +89,8 @@ impl Default for ParsedRequest {
 
 impl ParsedRequest {
     /// Parses a request from its body and headers.
-    pub(crate) async fn parse(
-        body: &Body<'_>,
-        api: Api,
-        headers: &HeaderMap,
-        gateway: &Gateway,
-        config: &Config,
-    ) -> ParsedRequest {
+    pub(crate) async fn parse(body: &Body<'_>, context: ParseContext<'_>) -> ParsedRequest {
+        let ParseContext { api, headers, gateway, config, tenant } = context;
         let needs = |what: fn(&Standard) -> bool| gateway.router.inspect().needs(what);
         let named = body.model();
         let model = named.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
@@ -88,9 +101,14 @@ impl ParsedRequest {
         if needs_overlap && !is_one_prompt {
             count_unrendered_prompt(body, model, gateway);
         }
-        let injects = should_inject_usage(body, api, config.usage_injection);
+        let injects = should_inject_usage(body, api, context.usage_demand());
+        let cache_salt =
+            tenant.and_then(|tenant| tenant.cache_salt(config.cache_salt, body.salt().as_deref()));
         let prompt = match is_looked_up {
-            true => Some(PromptKeys::compute(body, api, model.unwrap_or_default(), gateway).await),
+            true => Some(
+                PromptKeys::compute(body, api, model.unwrap_or_default(), cache_salt.as_deref(), gateway)
+                    .await,
+            ),
             false => None,
         };
         let is_single = is_one_prompt && body.has_one_answer() && api != Api::Other;
@@ -127,6 +145,10 @@ impl ParsedRequest {
             },
             delivery: if body.is_stream() { Delivery::Streamed } else { Delivery::Whole },
             usage_injected: injects,
+            cache_salt,
+            cached_tokens: tenant
+                .and_then(|tenant| tenant.rights.cached_tokens)
+                .unwrap_or(config.cached_tokens),
             trace_fields: is_recorded.then(|| TraceFields {
                 session: session_key(config, headers, body),
                 sketch: sketch(body, gateway),
@@ -161,33 +183,97 @@ impl ParsedRequest {
         }
     }
 
-    /// The body to forward: unchanged, except for an aliased model name and injected usage options.
-    pub(crate) fn outgoing_body(&self, bytes: &Bytes, body: &Body<'_>, config: &Config) -> BufferedBody {
+    /// The body to forward: unchanged, except for an aliased model name, injected usage options and the tenant's salt.
+    pub(crate) fn outgoing_body(
+        &self,
+        bytes: &Bytes,
+        body: &Body<'_>,
+        api: Api,
+        config: &Config,
+    ) -> BufferedBody {
         let alias_of = body.model().and_then(|name| config.aliases.get(&*name));
         let rename = alias_of.zip(body.model_range()).map(|(model, range)| {
             let name = serde_json::Value::from(model.as_str()).to_string();
             (range, Bytes::from(name))
         });
         let ask = self.usage_injected.then(|| match body.stream_options_range() {
-            Some(null) => (null, Bytes::from_static(INJECTED_VALUE)),
+            Some(range) => (range, with_usage(body.stream_options())),
+            // The object contains `stream`, so it is not empty.
+            None => (after_brace(bytes), Bytes::from_static(INJECTED_FIELD)),
+        });
+        let salt = self.cache_salt.as_ref().filter(|_| honours_salt(api));
+        let salt = salt.map(|salt| match body.salt_range() {
+            Some(range) => (range, Bytes::from(format!("\"{salt}\""))),
             None => {
-                // The object contains `stream`, so a field with a trailing comma fits after the opening brace.
-                let brace = bytes.iter().position(|&byte| byte == b'{').map_or(0, |at| at + 1);
-                (brace..brace, Bytes::from_static(INJECTED_FIELD))
+                let at = after_brace(bytes);
+                let is_empty = bytes[at.end..].trim_ascii_start().starts_with(b"}");
+                let comma = if is_empty { "" } else { "," };
+                (at, Bytes::from(format!("\"cache_salt\":\"{salt}\"{comma}")))
             }
         });
         let start =
             |splice: &Option<(std::ops::Range<usize>, Bytes)>| splice.as_ref().map(|(at, _)| at.start);
-        let mut splices = [ask, rename];
+        let mut splices = [ask, rename, salt];
         splices.sort_by_key(start);
         BufferedBody::spliced(bytes, splices)
     }
 }
 
-/// Whether to request usage for this stream: it is a stream, and the client did not set stream options.
-pub(crate) fn should_inject_usage(body: &Body<'_>, api: Api, injection: UsageInjection) -> bool {
+/// Whether the stream's usage is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UsageDemand {
+    /// Requests are not changed.
+    None,
+    /// Requested where the client did not set stream options.
+    IfUnset,
+    /// Requested whatever the client set, because its tokens are limited.
+    Always,
+}
+
+impl ParseContext<'_> {
+    fn usage_demand(&self) -> UsageDemand {
+        let limits = self.config.admission.limits;
+        let limits = self.tenant.map_or(limits, |tenant| tenant.limits.over(limits));
+        match self.config.usage_injection {
+            _ if limits.tokens_per_minute > 0 => UsageDemand::Always,
+            UsageInjection::On => UsageDemand::IfUnset,
+            UsageInjection::Off => UsageDemand::None,
+        }
+    }
+}
+
+/// Whether to request usage for this stream.
+pub(crate) fn should_inject_usage(body: &Body<'_>, api: Api, demand: UsageDemand) -> bool {
     let is_stream = body.is_stream() && matches!(api, Api::Chat | Api::Completions);
-    injection == UsageInjection::On && is_stream && body.stream_options().is_none()
+    is_stream
+        && match demand {
+            UsageDemand::None => false,
+            UsageDemand::IfUnset => body.stream_options().is_none(),
+            UsageDemand::Always => !client_requests_usage(body),
+        }
+}
+
+/// Whether engines read `cache_salt` in this API.
+fn honours_salt(api: Api) -> bool {
+    matches!(api, Api::Chat | Api::Completions | Api::Responses)
+}
+
+/// The place after the opening brace, where a field fits.
+fn after_brace(bytes: &Bytes) -> std::ops::Range<usize> {
+    let brace = bytes.iter().position(|&byte| byte == b'{').map_or(0, |at| at + 1);
+    brace..brace
+}
+
+/// The client's stream options with usage requested. Options that are no object are left for the engine to refuse.
+fn with_usage(options: Option<&[u8]>) -> Bytes {
+    let Some(options) = options else { return Bytes::from_static(INJECTED_VALUE) };
+    match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(options) {
+        Ok(mut options) => {
+            options.insert("include_usage".to_owned(), true.into());
+            Bytes::from(serde_json::Value::Object(options).to_string())
+        }
+        Err(_) => Bytes::copy_from_slice(options),
+    }
 }
 
 fn sketch(body: &Body<'_>, gateway: &Gateway) -> Sketch {

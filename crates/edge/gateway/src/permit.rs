@@ -206,6 +206,12 @@ impl Permit {
         }
     }
 
+    /// Charges what was reserved, because a worker served the request without saying how much it used.
+    pub(crate) fn charge_reserved(&mut self) {
+        let reserved = self.reserved.as_ref().map_or(0, Reservation::tokens);
+        self.charged_tokens = self.charged_tokens.max(reserved);
+    }
+
     /// Charges the usage that the engine reported.
     pub(crate) fn charge_usage(&mut self, usage: Usage) {
         self.charged_tokens = usage.prompt_tokens.saturating_add(usage.output_tokens);

@@ -1,5 +1,6 @@
 //! A prompt as the router looks it up: digests of its chunks, and its text as each engine family formats it.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 
 use warmroute_index::{Digester, Namespace, RootKey, Source};
@@ -51,9 +52,17 @@ impl PromptKeys {
     }
 
     /// Computes the keys. Chunks are cut from the engine's format of the prompt if known, else from a canonical one.
-    pub(crate) async fn compute(body: &Body<'_>, api: Api, model: &str, gateway: &Gateway) -> PromptKeys {
+    /// The tenant's salt, if any, takes the place of the client's.
+    pub(crate) async fn compute(
+        body: &Body<'_>,
+        api: Api,
+        model: &str,
+        tenant_salt: Option<&str>,
+        gateway: &Gateway,
+    ) -> PromptKeys {
         let salt = body.salt();
         let salt = salt.as_deref().map(String::from_utf8_lossy);
+        let salt = tenant_salt.map(Cow::Borrowed).or(salt);
         let root = RootKey::of(&Namespace {
             model,
             // Adapters are served under model names of their own.

@@ -14,6 +14,7 @@ use warmroute_types::Usage;
 use crate::Timeouts;
 use crate::attempt::{Attempt, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
+use crate::cached_tokens::{CachedTokens, CachedTokensFilter};
 use crate::drain::Drain;
 use crate::first_token::FirstToken;
 use crate::gateway::Gateway;
@@ -23,6 +24,9 @@ use crate::permit::Permit;
 use crate::status_class::StatusClass;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::usage::{UsageFilter, UsageWatch};
+
+/// Chunks that one poll inspects at most, if all of them are removed.
+const CHUNKS_A_POLL: usize = 32;
 
 /// A worker failed in the middle of a response with a declared length. The client connection must be cut, or the client
 /// would take the part for the whole.
@@ -68,6 +72,8 @@ struct OpenResponse {
     usage: UsageWatch,
     /// Removes injected usage events.
     usage_filter: Option<UsageFilter>,
+    /// Hides how much was cached.
+    cached_filter: Option<CachedTokensFilter>,
     /// Present while requests are limited.
     permit: Option<Permit>,
 }
@@ -83,6 +89,8 @@ pub(crate) struct RelayParams {
     pub class: StatusClass,
     /// Whether the stream carries usage that the client did not request.
     pub usage_injected: bool,
+    /// Whether the client sees how much was cached.
+    pub cached_tokens: CachedTokens,
     /// Identifies the request body, to tell apart requests on which a worker fails.
     pub fingerprint: Option<u64>,
     /// Time by which the response must have ended, if limited.
@@ -115,6 +123,7 @@ impl Relay {
             .then(FirstToken::default);
         let usage_filter =
             (params.usage_injected && params.framing == Framing::Events).then(UsageFilter::default);
+        let cached_filter = (params.cached_tokens == CachedTokens::Hidden).then(CachedTokensFilter::default);
         let idle_timeout = IdleTimeout::new(params.timeouts, params.deadline);
         let mut open = OpenResponse {
             response,
@@ -123,6 +132,7 @@ impl Relay {
             first_token,
             usage: UsageWatch::default(),
             usage_filter,
+            cached_filter,
             permit,
         };
         let first = first.map(|chunk| open.inspect(chunk));
@@ -147,7 +157,7 @@ impl Relay {
         if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
             return Poll::Ready(Some(Ok(first)));
         }
-        loop {
+        for _ in 0..CHUNKS_A_POLL {
             let Some(open) = &mut self.open else { return Poll::Ready(None) };
             let polled = match open.response.poll_chunk(cx) {
                 // A client slower than the worker always finds a chunk, so the deadline is checked here too.
@@ -180,6 +190,9 @@ impl Relay {
                 return Poll::Ready(Some(Ok(chunk)));
             }
         }
+        // A worker that sends much that is removed must not keep the thread from others.
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Releases the worker with the last chunk, not when the client has read it.
@@ -196,6 +209,9 @@ impl Relay {
         match usage {
             Some(usage) => open.permit.iter_mut().for_each(|permit| permit.charge_answer(usage)),
             None if class != StatusClass::Normal => open.permit.iter_mut().for_each(Permit::refund),
+            None if outcome == AttemptOutcome::Ok => {
+                open.permit.iter_mut().for_each(Permit::charge_reserved);
+            }
             None => {}
         }
         open.release(|attempt| attempt.end(outcome, class, usage), Some(&self.upstream));
@@ -261,8 +277,10 @@ impl OpenResponse {
     fn charge_partial_answer(&mut self) {
         let Some(permit) = &mut self.permit else { return };
         if let Some(usage) = self.usage.read() {
-            permit
-                .charge_usage(Usage { output_tokens: usage.output_tokens.max(self.usage.events()), ..usage });
+            permit.charge_usage(Usage {
+                output_tokens: usage.output_tokens.max(self.usage.streamed_tokens()),
+                ..usage
+            });
         }
     }
 
@@ -271,11 +289,18 @@ impl OpenResponse {
         self.watch_first_token(&chunk);
         self.usage.observe(&chunk);
         if let Some(permit) = &mut self.permit {
-            permit.charge_streamed(self.usage.events());
+            permit.charge_streamed(self.usage.streamed_tokens());
+        }
+        if self.usage_filter.is_none() && self.cached_filter.is_none() {
+            return chunk;
         }
         let seen = match &mut self.usage_filter {
             Some(usage_filter) => usage_filter.strip(chunk),
-            None => return chunk,
+            None => chunk,
+        };
+        let seen = match &mut self.cached_filter {
+            Some(cached_filter) => cached_filter.filter(seen),
+            None => seen,
         };
         match self.response.is_over().then(|| self.take_withheld()).flatten() {
             Some(rest) => Bytes::from([seen, rest].concat()),
@@ -285,7 +310,13 @@ impl OpenResponse {
 
     /// The withheld beginning of an unfinished event, when the stream ends.
     fn take_withheld(&mut self) -> Option<Bytes> {
-        self.usage_filter.as_mut().and_then(UsageFilter::take_rest)
+        let rest = self.usage_filter.as_mut().and_then(UsageFilter::take_rest);
+        let Some(cached_filter) = &mut self.cached_filter else { return rest };
+        let seen = rest.map(|rest| cached_filter.filter(rest));
+        match (seen, cached_filter.take_rest()) {
+            (Some(seen), Some(rest)) => Some(Bytes::from([seen, rest].concat())),
+            (seen, rest) => seen.or(rest),
+        }
     }
 
     /// Only streams show a first token. A document arrives when everything has been computed.

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -15,6 +15,7 @@ use warmroute_prompt::Api;
 use warmroute_wire::Acceptor;
 
 use crate::admin::ClientWorkerApi;
+use crate::busy_body::{BusyBody, RequestCount};
 use crate::dispatch::Dispatch;
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
@@ -24,6 +25,7 @@ use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::percent::percent_decoded;
 use crate::request_log::{RequestLog, text_of};
 use crate::response_body::ResponseBody;
+use crate::silent_connections::SilentConnection;
 use crate::write_stall::{ResponseDeadline, WriteStall};
 use crate::{headers, intake, models};
 
@@ -79,7 +81,10 @@ pub(crate) async fn accept<S, F, B>(
 where
     S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
-    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Send + 'static,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync>
+        + Send
+        + Unpin
+        + 'static,
 {
     // Each connection holds a sender, so the channel closes when the last connection ends.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
@@ -89,13 +94,14 @@ where
             () = drain.wait_begun() => break,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 // The slot is taken after the accept, so that the gauge counts connections only.
                 // An accepted connection is served even if a drain begins meanwhile.
                 let slot = limits.acquire_slot().await;
                 let timeouts = (limits.timeouts)();
-                let connection =
-                    connection(stream, limits.acceptor.clone(), drain.clone(), timeouts, service.clone());
+                let silent = limits.silent.add(peer.ip(), timeouts.head);
+                let context = ConnectionContext { drain: drain.clone(), timeouts, silent };
+                let connection = connection(stream, limits.acceptor.clone(), context, service.clone());
                 let open = open.clone();
                 tokio::spawn(async move {
                     connection.await;
@@ -113,34 +119,58 @@ where
     Drained
 }
 
-async fn connection<S, F, B>(
-    stream: TcpStream,
-    acceptor: Acceptor,
+/// What belongs to one connection.
+struct ConnectionContext {
     drain: Drain,
     timeouts: ClientTimeouts,
+    silent: Arc<SilentConnection>,
+}
+
+/// Serves a connection. It ends early if it stays silent, see `silent_connections`.
+async fn connection<S, F, B>(stream: TcpStream, acceptor: Acceptor, context: ConnectionContext, service: S)
+where
+    S: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Unpin + 'static,
+{
+    let (silent, drain) = (Arc::clone(&context.silent), context.drain.clone());
+    tokio::select! {
+        () = serve_connection(stream, acceptor, context, service) => {}
+        () = silent.wait_expired(&drain) => tracing::debug!("closed a connection without an accepted request"),
+    }
+}
+
+async fn serve_connection<S, F, B>(
+    stream: TcpStream,
+    acceptor: Acceptor,
+    context: ConnectionContext,
     service: S,
 ) where
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
-    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + 'static,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Unpin + 'static,
 {
+    let ConnectionContext { drain, timeouts, silent } = context;
     let stream = match tokio::time::timeout(timeouts.head, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
-    let draining = drain.clone();
+    let (draining, requests) = (drain.clone(), RequestCount::default());
+    let in_progress = requests.clone();
     let deadline = ResponseDeadline::default();
     let stream = WriteStall::new(stream, timeouts.write_stall, deadline.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
         deadline.set(None);
         request.extensions_mut().insert(deadline.clone());
         request.extensions_mut().insert(draining.clone());
+        request.extensions_mut().insert(Arc::clone(&silent));
+        let _request = in_progress.begin();
         let (responding, draining) = (service(request), draining.clone());
         async move {
             let mut response = responding.await?;
             draining.add_close_header(response.headers_mut());
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(response.map(|body| BusyBody { body, _request }))
         }
     });
     let http = http1::Builder::new()
@@ -155,6 +185,8 @@ async fn connection<S, F, B>(
             tokio::select! {
                 served = http.as_mut() => served,
                 () = drain.wait_abort() => http.await,
+                // A part of a next request is no reason to keep the process.
+                () = requests.wait_idle() => return,
             }
         }
     };
@@ -187,7 +219,11 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
         Err(refusal) => {
             report_refusal(gateway, &refusal, &request_id);
             log.note(|entry| entry.error = Some(refusal.code()));
-            refusal.respond(format).map(ResponseBody::whole)
+            let mut response = refusal.respond(format).map(ResponseBody::whole);
+            if matches!(refusal, GatewayError::Unauthorized | GatewayError::AmbiguousHead(_)) {
+                close_after(&mut response);
+            }
+            response
         }
     };
     log.note(|entry| {
@@ -231,6 +267,7 @@ async fn screen(
     if target_bytes(request.uri()) > TARGET_BYTES_MAX {
         return Err(GatewayError::TargetTooLong { limit: TARGET_BYTES_MAX });
     }
+    check_framing(&request)?;
     let path = request.uri().path();
     let only = |allowed: Method, header: &'static str| match request.method() {
         method if *method == allowed || (allowed == Method::GET && *method == Method::HEAD) => Ok(()),
@@ -239,14 +276,22 @@ async fn screen(
     if path == "/health" {
         // Load balancers check this endpoint without a key.
         only(Method::GET, "GET, HEAD")?;
-        return Ok(Screened::Answered(health(gateway)));
+        let mut response = health(gateway);
+        match gateway.requires_keys() {
+            true => close_after(&mut response),
+            false => accept_connection(&request),
+        }
+        return Ok(Screened::Answered(response));
     }
     let worker_api = ClientWorkerApi(gateway);
     if worker_api.has_token_path(path) {
         return Ok(Screened::Answered(worker_api.answer(request).await));
     }
     let tenant = match gateway.authenticate(request.headers()) {
-        Ok(tenant) => tenant,
+        Ok(tenant) => {
+            accept_connection(&request);
+            tenant
+        }
         Err(refusal) => {
             intake::drain_refused_body(request, gateway.config().timeouts.body).await;
             return Err(refusal);
@@ -270,12 +315,45 @@ async fn screen(
     Ok(Screened::Passed { request, tenant })
 }
 
+/// Refuses heads that another server might read differently. hyper has refused the worse ones.
+fn check_framing(request: &Request<Incoming>) -> Result<(), GatewayError> {
+    let headers = request.headers();
+    let count = |name: http::HeaderName| headers.get_all(name).iter().count();
+    let hosts = count(header::HOST);
+    if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
+        return Err(GatewayError::AmbiguousHead("send exactly one Host header"));
+    }
+    let is_list = |length: &http::HeaderValue| length.as_bytes().contains(&b',');
+    if count(header::CONTENT_LENGTH) > 1 || headers.get(header::CONTENT_LENGTH).is_some_and(is_list) {
+        return Err(GatewayError::AmbiguousHead("send exactly one Content-Length header"));
+    }
+    let is_chunked = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if count(header::TRANSFER_ENCODING) > 1 || !headers.get(header::TRANSFER_ENCODING).is_none_or(is_chunked)
+    {
+        return Err(GatewayError::AmbiguousHead("the only supported Transfer-Encoding is chunked"));
+    }
+    Ok(())
+}
+
+/// Notes that the connection has sent a request that was accepted.
+fn accept_connection(request: &Request<Incoming>) {
+    if let Some(connection) = request.extensions().get::<Arc<SilentConnection>>() {
+        connection.accept();
+    }
+}
+
+/// Closes the connection after a response that needed no key, so that it occupies no place.
+fn close_after(response: &mut Response<ResponseBody>) {
+    response.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
+}
+
 /// Whether clients may request this path from a worker. A path with dot segments could mean another path to the worker.
 pub(crate) fn is_client_path(path: &str) -> bool {
     let Some(plain) = fully_decoded(path) else { return false };
     let has_dots = plain.split(['/', '\\']).any(|segment| segment == "." || segment == "..");
     // A proxy in front of the worker may merge slashes.
-    let is_odd = plain.contains("//") || plain.contains(char::is_control);
+    // Some servers cut a segment at a semicolon, so that `..;` is `..` and `/v1/completions;a` is a known path.
+    let is_odd = plain.contains("//") || plain.contains(';') || plain.contains(char::is_control);
     let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);
     let plain = plain.trim_end_matches('/');
     // An encoded spelling of a known path would reach a worker unparsed, bypassing routing and limits.
@@ -366,6 +444,10 @@ mod tests {
             "/v1/message%73/",
             "/v1/model%73",
             "/v1/model%73/a",
+            "/v1/..;/sleep",
+            "/v1/..%3b/sleep",
+            "/v1/completions;a=b",
+            "/v1/x%253bsleep",
             "",
             "*",
         ] {

@@ -16,16 +16,16 @@ use xxhash_rust::xxh3::Xxh3;
 #[derive(Clone, Default)]
 pub(crate) struct BufferedBody {
     /// The pieces in order. Some may be empty.
-    pieces: [Bytes; 5],
+    pieces: [Bytes; 7],
 }
 
 /// A range to replace, and the replacement.
 type Splice = (Range<usize>, Bytes);
 
 impl BufferedBody {
-    /// Applies up to two splices, given in order of position. Only the replacements are copied.
-    pub(crate) fn spliced(body: &Bytes, splices: [Option<Splice>; 2]) -> BufferedBody {
-        let mut pieces: [Bytes; 5] = Default::default();
+    /// Applies up to three splices, given in order of position. Only the replacements are copied.
+    pub(crate) fn spliced(body: &Bytes, splices: [Option<Splice>; 3]) -> BufferedBody {
+        let mut pieces: [Bytes; 7] = Default::default();
         let (mut next, mut at) = (0, 0);
         for (range, replacement) in splices.into_iter().flatten() {
             pieces[next] = body.slice(at..range.start);
@@ -165,14 +165,14 @@ mod tests {
     #[test]
     fn splices_replace_their_ranges_only() {
         let body = Bytes::from_static(b"{\"model\":\"alias\",\"x\":1}");
-        assert_eq!(sent(BufferedBody::spliced(&body, [None, None])), (23, body.to_vec()));
+        assert_eq!(sent(BufferedBody::spliced(&body, [None, None, None])), (23, body.to_vec()));
         let rename = || Some((9..16, Bytes::from_static(b"\"m\"")));
         let insert = Some((1..1, Bytes::from_static(b"\"y\":2,")));
         assert_eq!(
-            sent(BufferedBody::spliced(&body, [None, rename()])),
+            sent(BufferedBody::spliced(&body, [None, None, rename()])),
             (19, b"{\"model\":\"m\",\"x\":1}".to_vec())
         );
-        let both = BufferedBody::spliced(&body, [insert, rename()]);
+        let both = BufferedBody::spliced(&body, [insert, rename(), None]);
         assert_eq!(sent(both), (25, b"{\"y\":2,\"model\":\"m\",\"x\":1}".to_vec()));
         assert_eq!(sent(BufferedBody::default()), (0, vec![]));
     }

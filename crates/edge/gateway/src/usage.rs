@@ -1,28 +1,54 @@
 //! Reads the token usage from a response as it passes through.
 //!
-//! Usage is in the last field of a document, or in the last events of a stream. The last few kilobytes are kept and
-//! read once, at the end, so it does not matter where reads split events. Anthropic streams report the prompt at
-//! their start, so the start is kept too.
+//! Usage may stand anywhere: in the middle of a document with long fields after it, in the last events of a stream, or,
+//! for the prompt, in the first. So every chunk is searched for its key. The largest numbers count: usage only grows
+//! within a response, and a client that makes the engine repeat an object of the same name gains nothing.
 
 use bytes::Bytes;
 use memchr::memmem;
 use serde::Deserialize;
 use warmroute_types::Usage;
 
-/// More than enough for the usage and what follows it.
+/// More than enough for the final event of a stream.
 const TAIL_BYTES: usize = 4_096;
 
-/// Keeps the start and the end of a response.
+/// Longer objects are no usage. Engines need a few hundred bytes.
+const USAGE_BYTES_MAX: usize = 2_048;
+
+/// Events shorter than this have no text: `data: [DONE]`.
+const EVENT_BYTES_MIN: u64 = 32;
+
+/// Bytes of text per token, where only bytes were seen.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// The mark of an event.
+const DATA: &[u8] = b"data:";
+
+/// Reads usage, and keeps the end of a response.
 #[derive(Debug, Default)]
 pub(crate) struct UsageWatch {
-    head: Vec<u8>,
     tail: Vec<u8>,
-    /// Events seen so far.
-    events: u32,
+    /// The bytes from a possible key on, when the rest is still to come.
+    begun: Vec<u8>,
+    prompt: Option<Usage>,
+    output_tokens: Option<u32>,
+    events: EventSizes,
 }
 
-/// Anthropic's first event is shorter.
-const HEAD_BYTES: usize = 1_024;
+/// Number and size of the events seen so far.
+#[derive(Debug, Default)]
+struct EventSizes {
+    count: u32,
+    bytes: u64,
+    /// The size of the smallest event with text: what each event has beside its text.
+    least: Option<u64>,
+    /// Where the last event began.
+    last: u64,
+    /// The end of the chunk before.
+    carry: [u8; DATA.len()],
+    /// Bytes of all chunks.
+    position: u64,
+}
 
 /// Usage in the names of OpenAI, the Responses API and Anthropic.
 #[derive(Deserialize)]
@@ -42,12 +68,52 @@ struct Details {
     cached_tokens: Option<u32>,
 }
 
+impl EventSizes {
+    fn observe(&mut self, chunk: &[u8]) {
+        // A mark that was split between two chunks.
+        let (mut seam, next) = ([0; 2 * DATA.len() - 1], chunk.len().min(DATA.len() - 1));
+        seam[..DATA.len()].copy_from_slice(&self.carry);
+        seam[DATA.len()..][..next].copy_from_slice(&chunk[..next]);
+        for at in (1..=next).filter(|&at| &seam[at..at + DATA.len()] == DATA) {
+            let begins = (self.position + at as u64).saturating_sub(DATA.len() as u64);
+            self.begin_event(matches!(seam[at - 1], b'\n' | 0), begins);
+        }
+        for at in memmem::find_iter(chunk, DATA) {
+            let before = if at == 0 { self.carry[DATA.len() - 1] } else { chunk[at - 1] };
+            self.begin_event(matches!(before, b'\n' | 0), self.position + at as u64);
+        }
+        self.position += chunk.len() as u64;
+        let kept = chunk.len().min(DATA.len());
+        self.carry.rotate_left(kept);
+        self.carry[DATA.len() - kept..].copy_from_slice(&chunk[chunk.len() - kept..]);
+    }
+
+    fn begin_event(&mut self, is_line: bool, at: u64) {
+        if !is_line {
+            return;
+        }
+        let size = at - self.last;
+        if self.count > 0 && size >= EVENT_BYTES_MIN {
+            self.bytes += size;
+            self.least = Some(self.least.map_or(size, |least| least.min(size)));
+        }
+        self.count = self.count.saturating_add(1);
+        self.last = at;
+    }
+
+    /// Approximate tokens: one for each event, or more where events have much text.
+    fn tokens(&self) -> u32 {
+        let overhead = self.least.unwrap_or(0).saturating_mul(self.count.into());
+        let text = self.bytes.saturating_sub(overhead) / BYTES_PER_TOKEN;
+        self.count.max(u32::try_from(text).unwrap_or(u32::MAX))
+    }
+}
+
 impl UsageWatch {
     /// Adds a chunk of the response.
     pub(crate) fn observe(&mut self, chunk: &[u8]) {
-        self.events = self.events.saturating_add(memmem::find_iter(chunk, b"data:").count() as u32);
-        let room = HEAD_BYTES - self.head.len();
-        self.head.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        self.events.observe(chunk);
+        self.search(chunk);
         let end = &chunk[chunk.len().saturating_sub(TAIL_BYTES)..];
         if self.tail.len() + end.len() > 2 * TAIL_BYTES {
             let surplus = (self.tail.len() + end.len()).saturating_sub(TAIL_BYTES).min(self.tail.len());
@@ -56,9 +122,53 @@ impl UsageWatch {
         self.tail.extend_from_slice(end);
     }
 
-    /// Approximate output tokens of a stream that does not report them: engines send an event for one or a few tokens.
-    pub(crate) fn events(&self) -> u32 {
-        self.events
+    /// Looks for usage in a chunk, and in what the chunks before have begun.
+    fn search(&mut self, chunk: &[u8]) {
+        if self.begun.is_empty() {
+            let rest = self.take_usages(chunk);
+            return self.begun.extend_from_slice(rest);
+        }
+        let was_open = self.begun.len() >= KEY.len();
+        let mut begun = std::mem::take(&mut self.begun);
+        begun.extend_from_slice(chunk);
+        // An object ends with a brace, so there is nothing to read before one has come.
+        if was_open && begun.len() <= USAGE_BYTES_MAX && memchr::memchr(b'}', chunk).is_none() {
+            self.begun = begun;
+            return;
+        }
+        let rest = self.take_usages(&begun).len();
+        begun.drain(..begun.len() - rest);
+        self.begun = begun;
+    }
+
+    /// Takes all usages in these bytes. Returns the end of them that may begin another one.
+    fn take_usages<'a>(&mut self, mut bytes: &'a [u8]) -> &'a [u8] {
+        while let Some(at) = memmem::find(bytes, KEY) {
+            let from = &bytes[at..];
+            match parse(&from[KEY.len()..]) {
+                Parsed::Usage(usage) => self.take(&usage),
+                Parsed::Partial if from.len() <= USAGE_BYTES_MAX => return from,
+                // More space than any engine writes, or no usage.
+                Parsed::Partial | Parsed::Other => {}
+            }
+            bytes = &from[KEY.len()..];
+        }
+        let begun = (1..KEY.len()).rev().find(|&length| bytes.ends_with(&KEY[..length])).unwrap_or(0);
+        &bytes[bytes.len() - begun..]
+    }
+
+    fn take(&mut self, raw: &RawUsage) {
+        self.output_tokens = self.output_tokens.max(raw.completion_tokens);
+        if let Some(usage) = raw.usage()
+            && self.prompt.is_none_or(|known| known.prompt_tokens <= usage.prompt_tokens)
+        {
+            self.prompt = Some(usage);
+        }
+    }
+
+    /// Approximate output tokens of a stream that does not report them.
+    pub(crate) fn streamed_tokens(&self) -> u32 {
+        self.events.tokens()
     }
 
     /// Whether the stream contains the final event of its API.
@@ -74,32 +184,41 @@ impl UsageWatch {
         FINAL_EVENTS.iter().any(|event| memmem::find(&self.tail, event).is_some())
     }
 
-    /// The last reported usage; `None` if the prompt's tokens were not reported.
+    /// The reported usage; `None` if the prompt's tokens were not reported.
     pub(crate) fn read(&self) -> Option<Usage> {
-        let mut output_tokens = None;
-        // The kept tail depends on how reads split the stream. Only its last part is always complete.
-        let tail = &self.tail[self.tail.len().saturating_sub(TAIL_BYTES)..];
-        for usage in usages_in(tail).chain(usages_in(&self.head)) {
-            output_tokens = output_tokens.or(usage.completion_tokens);
-            if let Some(usage) = usage.usage() {
-                return Some(Usage { output_tokens: output_tokens.unwrap_or(0), ..usage });
-            }
-        }
-        None
+        self.prompt.map(|usage| Usage { output_tokens: self.output_tokens.unwrap_or(0), ..usage })
     }
-}
-
-/// All readable usages in these bytes, the last one first.
-fn usages_in(bytes: &[u8]) -> impl Iterator<Item = RawUsage> {
-    memmem::rfind_iter(bytes, KEY).filter_map(|at| parse(&bytes[at + KEY.len()..]))
 }
 
 const KEY: &[u8] = b"\"usage\"";
 
-fn parse(after_key: &[u8]) -> Option<RawUsage> {
-    let value = after_key.trim_ascii_start().strip_prefix(b":")?;
+/// What stands after the key.
+enum Parsed {
+    Usage(RawUsage),
+    /// More bytes are needed.
+    Partial,
+    Other,
+}
+
+fn parse(after_key: &[u8]) -> Parsed {
+    let value = match after_key.trim_ascii_start() {
+        [] => return Parsed::Partial,
+        [b':', value @ ..] => value.trim_ascii_start(),
+        _ => return Parsed::Other,
+    };
+    match value.first() {
+        None => return Parsed::Partial,
+        Some(b'{') => {}
+        Some(_) => return Parsed::Other,
+    }
     // More bytes follow the object, so only the first value is read.
-    serde_json::Deserializer::from_slice(value).into_iter().next()?.ok()
+    let mut objects = serde_json::Deserializer::from_slice(value).into_iter();
+    match objects.next() {
+        // The bound applies to the object, so that it does not depend on how reads split the response.
+        Some(Ok(usage)) if objects.byte_offset() <= USAGE_BYTES_MAX / 2 => Parsed::Usage(usage),
+        Some(Err(error)) if error.is_eof() && value.len() <= USAGE_BYTES_MAX / 2 => Parsed::Partial,
+        _ => Parsed::Other,
+    }
 }
 
 impl RawUsage {
@@ -122,6 +241,8 @@ impl RawUsage {
 pub(crate) struct UsageFilter {
     /// The beginning of an incomplete event.
     partial: Vec<u8>,
+    /// How much of it was searched for its end. Searching all of it for each read would take the square of its length.
+    searched: usize,
     state: EventState,
 }
 
@@ -146,19 +267,35 @@ impl UsageFilter {
             return chunk;
         }
         self.partial.extend_from_slice(&chunk);
-        let mut passed = Vec::with_capacity(self.partial.len());
+        let mut passed = Vec::new();
         let mut at = 0;
-        while let Some(end) = event_end(&self.partial[at..], self.state) {
-            let event = &self.partial[at..at + end];
+        while let Some(end) = self.event_end(at) {
+            let event = &self.partial[at..end];
             if self.state == EventState::PassingThrough || !is_injected_usage(event) {
                 passed.extend_from_slice(event);
             }
             self.state = EventState::Withheld;
-            at += end;
+            (at, self.searched) = (end, end);
         }
         self.partial.drain(..at);
+        self.searched = self.partial.len();
         self.pass_if_long(&mut passed);
         Bytes::from(passed)
+    }
+
+    /// The end of the first event after `at`: after an empty line, with either kind of line ending. An empty line at
+    /// the start is an event of its own.
+    fn event_end(&self, at: usize) -> Option<usize> {
+        let bytes = &self.partial[at..];
+        if self.state == EventState::Withheld
+            && let Some(end) = empty_line(bytes)
+        {
+            return Some(at + end);
+        }
+        // An end that was split between two reads begins up to two bytes before.
+        let from = self.searched.saturating_sub(2).max(at) - at;
+        let ends = memchr::memchr_iter(b'\n', &bytes[from..]);
+        ends.map(|end| from + end + 1).find_map(|next| empty_line(&bytes[next..]).map(|end| at + next + end))
     }
 
     fn pass_if_long(&mut self, passed: &mut Vec<u8>) {
@@ -168,6 +305,7 @@ impl UsageFilter {
             let kept = [&b"\n\r"[..], b"\n"].into_iter().find(|end| self.partial.ends_with(end));
             let end = self.partial.len() - kept.map_or(0, <[u8]>::len);
             passed.extend(self.partial.drain(..end));
+            self.searched = 0;
         }
     }
 
@@ -176,17 +314,6 @@ impl UsageFilter {
         let rest = std::mem::take(self).partial;
         (!rest.is_empty()).then(|| Bytes::from(rest))
     }
-}
-
-/// The end of the first event: after an empty line, with either kind of line ending. An empty line at the start is an
-/// event of its own.
-fn event_end(bytes: &[u8], state: EventState) -> Option<usize> {
-    if state == EventState::Withheld
-        && let Some(end) = empty_line(bytes)
-    {
-        return Some(end);
-    }
-    memchr::memchr_iter(b'\n', bytes).find_map(|at| empty_line(&bytes[at + 1..]).map(|end| at + 1 + end))
 }
 
 fn empty_line(bytes: &[u8]) -> Option<usize> {
@@ -267,6 +394,54 @@ mod tests {
         assert_eq!(watch.read().unwrap().prompt_tokens, 9);
     }
 
+    #[test]
+    fn usage_is_read_wherever_it_stands_and_the_largest_counts() {
+        let long = vec![b'7'; 100_000];
+        let usage: &[u8] = br#","usage":{"prompt_tokens":9,"completion_tokens":900},"#;
+        let forged: &[u8] = br#""tools":[{"usage":{"prompt_tokens":1,"completion_tokens":1}}]"#;
+        let document =
+            [&br#"{"prompt_logprobs":["#[..], &long, b"]", usage, b"\"ids\":[", &long, b"],", forged];
+        let document = document.concat();
+        for size in [1, 7, 100, 4_096, document.len()] {
+            let pieces: Vec<&[u8]> = document.chunks(size).collect();
+            let usage = read(&pieces).unwrap();
+            assert_eq!((usage.prompt_tokens, usage.output_tokens), (9, 900), "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn an_endless_usage_is_given_up_and_bounded() {
+        let mut watch = UsageWatch::default();
+        for _ in 0..2_000 {
+            watch.observe(b"\"usage\":{\"a\":\"");
+            (0..10).for_each(|_| watch.observe(&[b'}'; 100]));
+            assert!(watch.begun.len() <= USAGE_BYTES_MAX + 100);
+        }
+        watch.observe(&[b' '; 2 * USAGE_BYTES_MAX]);
+        watch.observe(br#""usage":{"prompt_tokens":9}"#);
+        assert_eq!(watch.read().unwrap().prompt_tokens, 9);
+    }
+
+    #[test]
+    fn tokens_of_a_stream_without_usage_are_counted_by_events_and_by_text() {
+        let event =
+            |text: &str| format!("data: {{\"id\":\"chatcmpl-1\",\"choices\":[{{\"text\":\"{text}\"}}]}}\n\n");
+        let tokens = |stream: String, size: usize| {
+            let mut watch = UsageWatch::default();
+            stream.as_bytes().chunks(size).for_each(|part| watch.observe(part));
+            watch.streamed_tokens()
+        };
+        for size in [1, 3, 64, 10_000] {
+            let plain = event(" a").repeat(50) + "data: [DONE]\n\n";
+            assert_eq!(tokens(plain, size), 51, "one token in an event");
+            // 50 tokens of four bytes in each event but one.
+            let packed = event("a") + &event(&"word".repeat(50)).repeat(20) + "data: [DONE]\n\n";
+            assert!((980..=1_010).contains(&tokens(packed.clone(), size)), "{}", tokens(packed, size));
+            let quoting = event("data: data: data:").repeat(10);
+            assert_eq!(tokens(quoting, size), 10, "text that looks like an event is none");
+        }
+    }
+
     const STREAM: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n\
                           data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9}}\n\ndata: [DONE]\n\n";
 
@@ -330,22 +505,16 @@ mod tests {
         }
     }
 
+    /// An engine that never ends its event: `a\n` in small pieces took seconds when each piece searched everything.
     #[test]
-    fn usage_does_not_depend_on_the_size_of_reads() {
-        let usage = br#""usage":{"prompt_tokens":9}"#;
-        let stream = [&usage[..], &[b' '; TAIL_BYTES]].concat();
-        let stream = [&[b' '; HEAD_BYTES], &stream[..], b"x"].concat();
-        assert_eq!(read(&[&stream]), None);
-        assert_eq!(
-            stream
-                .chunks(100)
-                .fold(UsageWatch::default(), |mut watch, part| {
-                    watch.observe(part);
-                    watch
-                })
-                .read(),
-            None
-        );
+    fn small_pieces_of_a_long_event_take_linear_time() {
+        let mut events = UsageFilter::default();
+        let mut passed = 0;
+        for _ in 0..2_000_000 {
+            passed += events.strip(Bytes::from_static(b"a\n")).len();
+            assert!(events.searched >= events.partial.len().saturating_sub(2) || events.searched == 0);
+        }
+        assert!(passed > 3_000_000);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! plan through [`ConfigReader`].
 
 mod control;
+mod file_limit;
 mod fingerprints;
 mod handover;
 mod notify;

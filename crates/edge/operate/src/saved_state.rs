@@ -59,6 +59,8 @@ fn try_read(
     };
     // A file larger than the index limit would not fit.
     let bytes_max = config.budget_bytes as u64;
+    let length = file.metadata().context("cannot read the file")?.len();
+    anyhow::ensure!(length <= bytes_max, "the file is larger than the index limit (max-tree-size)");
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes).context("cannot read the file")?;
     anyhow::ensure!(
@@ -109,13 +111,30 @@ impl StateWriter {
     }
 }
 
+/// Removes the temporary files of processes that were killed while they wrote: `NAME.PID` of this process, and of
+/// processes that no longer exist.
+fn remove_leftovers(path: &Path) {
+    let Some((folder, name)) = path.parent().zip(path.file_name().and_then(|name| name.to_str())) else {
+        return;
+    };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let file = entry.file_name();
+        let rest = file.to_str().and_then(|file| file.strip_prefix(name)?.strip_prefix('.'));
+        let Some(pid) = rest.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        let is_running = || Path::new(&format!("/proc/{pid}")).exists();
+        if pid == std::process::id() || !is_running() {
+            _ = remove_file(entry.path());
+        }
+    }
+}
+
 /// Replaces the file atomically, readable only by its owner at any time.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut temporary = path.to_owned().into_os_string();
     temporary.push(format!(".{}", std::process::id()));
     let temporary = PathBuf::from(temporary);
-    // A process that was killed while writing leaves a file of this name.
-    _ = remove_file(&temporary);
+    remove_leftovers(path);
     let write = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(bytes)?;
@@ -127,4 +146,27 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         _ = remove_file(&temporary);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leftovers_of_dead_processes_are_removed_and_nothing_else() {
+        let folder = std::env::temp_dir().join(format!("warmroute-leftovers-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        // No process has this number: the kernel's limit is 4,194,304.
+        let dead = 4_294_967_295_u32;
+        let names = [format!("state.{dead}"), "state.1".into(), "state.old".into(), format!("other.{dead}")];
+        names.iter().for_each(|name| std::fs::write(folder.join(name), "x").unwrap());
+        replace(&folder.join("state"), b"new").unwrap();
+        let mut left: Vec<String> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort_unstable();
+        assert_eq!(left, [&names[3], "state", "state.1", "state.old"]);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -28,6 +28,7 @@ use warmroute_share::LeaveHandle;
 use warmroute_types::{Address, WorkerState};
 
 use crate::control::{ConfigReader, Control, InForce};
+use crate::file_limit::connections_within_limit;
 use crate::fingerprints::Fingerprints;
 use crate::handover::{Listeners, Opener, Purpose, address_of};
 use crate::plan::{Acceptors, Plan};
@@ -97,6 +98,7 @@ impl<C: ConfigReader> Service<C> {
         files: Fingerprints,
         inherited: Listeners,
     ) -> anyhow::Result<Service<C>> {
+        plan.gateway.connections_max = connections_within_limit(plan.gateway.connections_max);
         let saved = read_saved_state(&mut plan);
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
         let records = Records {

@@ -49,8 +49,14 @@ pub fn read_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<LoadRepor
             LoadField::Waiting => report.waiting = report.waiting.saturating_add(value as u32),
             LoadField::Running => report.running = report.running.saturating_add(value as u32),
             LoadField::KvUse => report.kv_use = report.kv_use.max(value as f32),
-            LoadField::PrefixQueries => report.prefix_cache.get_or_insert_default().queries += value as u64,
-            LoadField::PrefixHits => report.prefix_cache.get_or_insert_default().hits += value as u64,
+            LoadField::PrefixQueries => {
+                let queries = &mut report.prefix_cache.get_or_insert_default().queries;
+                *queries = queries.saturating_add(value as u64);
+            }
+            LoadField::PrefixHits => {
+                let hits = &mut report.prefix_cache.get_or_insert_default().hits;
+                *hits = hits.saturating_add(value as u64);
+            }
         }
     }
     known.then_some(report)
@@ -76,7 +82,8 @@ pub fn read_capacity(page: &[u8]) -> Option<CacheCapacity> {
         rest.split('"').next()?.parse().ok()
     };
     let block_tokens = u32::try_from(label(",block_size").or(label("{block_size"))?).ok()?;
-    Some(CacheCapacity { tokens: label("num_gpu_blocks")? * u64::from(block_tokens), block_tokens })
+    let tokens = label("num_gpu_blocks")?.checked_mul(u64::from(block_tokens))?;
+    Some(CacheCapacity { tokens, block_tokens })
 }
 
 /// A known metric's field, labels and value.
@@ -143,6 +150,18 @@ vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 640.0
         let other = b"vllm:cache_config_info{engine=\"0\",block_size=\"16\",hash_block_size=\"None\",num_gpu_blocks=\"10\"} 1.0";
         assert_eq!(read_capacity(other), Some(CacheCapacity { tokens: 160, block_tokens: 16 }));
         assert_eq!(read_capacity(b"vllm:cache_config_info{num_gpu_blocks=\"None\"} 1.0"), None);
+    }
+
+    #[test]
+    fn absurd_numbers_are_bounded() {
+        let huge = "vllm:prefix_cache_queries_total{engine=\"0\"} 1e300\n".repeat(2)
+            + &"vllm:prefix_cache_hits_total{engine=\"0\"} 1.9e19\n".repeat(2)
+            + &"vllm:num_requests_waiting{engine=\"0\"} 1e99\n".repeat(2);
+        let load = read_load(huge.as_bytes(), None, Micros(1)).unwrap();
+        assert_eq!(load.prefix_cache, Some(PrefixCache { queries: u64::MAX, hits: u64::MAX }));
+        assert_eq!(load.waiting, u32::MAX);
+        let blocks = format!("{{block_size=\"16\",num_gpu_blocks=\"{}\"}} 1.0", u64::MAX / 2);
+        assert_eq!(read_capacity(format!("vllm:cache_config_info{blocks}").as_bytes()), None);
     }
 
     #[test]

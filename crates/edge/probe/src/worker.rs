@@ -95,6 +95,9 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
     async fn check_health(&mut self) {
         self.last_health = Some(Instant::now());
         let response = self.client.get(&self.config.health_path).await;
+        if matches!(&response, Err(error) if error.is_own_shortage()) {
+            return tracing::warn!(worker = %self.worker.label, "cannot probe: this process is out of files or ports");
+        }
         if !matches!(&response, Ok((status, _)) if status.is_success()) {
             // After a restart the engine may serve other models.
             self.last_models = None;
@@ -157,6 +160,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
                 Err(format!("{status}; the engine requires an API key: set worker-api-key"))
             }
             Ok((status, _)) => Err(format!("{status}; list the models with models = [...] in [[workers]]")),
+            Err(error) if error.is_own_shortage() => return,
             Err(error) => Err(error.to_string()),
         };
         match models {

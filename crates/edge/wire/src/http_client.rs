@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 
-use crate::{Dialer, Target};
+use crate::{Dialer, Target, is_own_shortage};
 
 /// Largest response to a GET. Metrics pages of a few hundred KB are normal.
 const GET_BYTES_MAX: usize = 8 << 20;
@@ -37,6 +37,13 @@ pub enum HttpClientError {
     /// No response within the timeout.
     #[error("no response within {0:?}")]
     Timeout(Duration),
+}
+
+impl HttpClientError {
+    /// Whether this machine lacks a resource. It says nothing about the server.
+    pub fn is_own_shortage(&self) -> bool {
+        matches!(self, HttpClientError::Io(error) if is_own_shortage(error))
+    }
 }
 
 /// Adds the source to a hyper error. Only the source tells the cause, such as a reset connection or a missing

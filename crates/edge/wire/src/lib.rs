@@ -7,6 +7,7 @@
 mod acceptor;
 mod dialer;
 mod http_client;
+mod own_shortage;
 mod pem;
 mod scheme_detection;
 pub mod socket_passing;
@@ -16,6 +17,7 @@ mod target;
 pub use acceptor::Acceptor;
 pub use dialer::{Dialer, WorkerTls};
 pub use http_client::{HttpClient, HttpClientError};
+pub use own_shortage::is_own_shortage;
 pub use pem::{BadTls, Identity, PemTexts};
 pub use scheme_detection::{detect_scheme, speaks_tls};
 pub use stream::Stream;

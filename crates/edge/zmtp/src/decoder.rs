@@ -6,6 +6,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::Message;
+use crate::byte_budget::ByteBudget;
 use crate::error::Error;
 use crate::options::Options;
 
@@ -32,6 +33,15 @@ pub struct Decoder {
     parts_bytes: usize,
     bytes_max: usize,
     parts_max: usize,
+    /// The budget shared with other connections, and the share of this one.
+    budget: Option<ByteBudget>,
+    share: usize,
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        self.budget.iter().for_each(|budget| _ = budget.change(self.share, 0));
+    }
 }
 
 impl Decoder {
@@ -42,6 +52,8 @@ impl Decoder {
             parts_bytes: 0,
             bytes_max: options.message_bytes_max,
             parts_max: options.message_parts_max,
+            budget: options.budget.clone(),
+            share: 0,
         }
     }
 
@@ -56,6 +68,15 @@ impl Decoder {
 
     /// The next complete message or command.
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
+        let next = self.next_item()?;
+        let Some(budget) = &self.budget else { return Ok(next) };
+        let share = self.buffer.len() + self.parts_bytes;
+        let fits = budget.change(self.share, share);
+        self.share = share;
+        if fits { Ok(next) } else { Err(Error::BudgetExceeded) }
+    }
+
+    fn next_item(&mut self) -> Result<Option<Item>, Error> {
         while let Some((flags, body)) = self.next_frame()? {
             if flags & COMMAND != 0 {
                 return Ok(Some(Item::Command(body)));
@@ -202,6 +223,27 @@ mod tests {
             }
             assert!(decoder.buffer.capacity() <= 2 * READ_BYTES);
         }
+    }
+
+    #[test]
+    fn unfinished_messages_share_a_budget() {
+        let budget = ByteBudget::new(1_500);
+        let options = Options { budget: Some(budget.clone()), ..Options::default() };
+        let mut decoders = [0; 4].map(|_| Decoder::new(&options));
+        let part = [&[2, 0, 0, 0, 0, 0, 0, 4, 0][..], &[7; 500]].concat();
+        let fed: Vec<bool> = decoders.iter_mut().map(|decoder| feed(decoder, &part).is_ok()).collect();
+        assert_eq!(fed, [true, true, false, false], "509 bytes each");
+        drop(decoders);
+        assert_eq!(budget.used(), 0);
+        let mut decoder = Decoder::new(&options);
+        for _ in 0..10 {
+            assert_eq!(
+                feed(&mut decoder, b"\x00\x03abc").unwrap().len(),
+                1,
+                "finished messages do not count"
+            );
+        }
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

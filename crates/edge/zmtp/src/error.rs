@@ -45,6 +45,9 @@ pub enum Error {
     /// A message is larger than allowed.
     #[error("a message exceeds the limit of {0} bytes")]
     TooLarge(usize),
+    /// Unfinished messages of all connections together exceed their bound.
+    #[error("the unfinished messages of all connections exceed their limit")]
+    BudgetExceeded,
     /// A message has more parts than allowed.
     #[error("a message exceeds the limit of {0} parts")]
     TooManyParts(usize),

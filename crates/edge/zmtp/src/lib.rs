@@ -13,6 +13,7 @@
 //! several peers, and every other kind of socket. Memory is bounded before it is allocated: by bytes of a message, its
 //! parts, and the queue to a slow peer.
 
+mod byte_budget;
 mod command;
 mod connection;
 mod dealer;
@@ -30,6 +31,7 @@ mod publisher;
 mod router;
 mod sub;
 
+pub use byte_budget::ByteBudget;
 pub use dealer::Dealer;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::Error;

@@ -1,5 +1,6 @@
 //! Connecting and accepting, over TCP and Unix sockets.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -31,9 +32,15 @@ enum Socket {
 pub struct IncomingConnection {
     pub(crate) stream: Box<dyn ByteStream>,
     peer: String,
+    address: Option<IpAddr>,
 }
 
 impl IncomingConnection {
+    /// The peer's IP address; `None` over a Unix socket.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
     /// The peer's address, for messages.
     pub fn peer(&self) -> &str {
         &self.peer
@@ -88,11 +95,13 @@ impl Listener {
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 prepare(&stream)?;
-                Ok(IncomingConnection { stream: Box::new(stream), peer: peer.to_string() })
+                let address = Some(peer.ip().to_canonical());
+                Ok(IncomingConnection { stream: Box::new(stream), peer: peer.to_string(), address })
             }
             Socket::Unix(listener) => {
                 let stream = listener.accept().await?.0;
-                Ok(IncomingConnection { stream: Box::new(stream), peer: self.endpoint.to_string() })
+                let peer = self.endpoint.to_string();
+                Ok(IncomingConnection { stream: Box::new(stream), peer, address: None })
             }
         }
     }

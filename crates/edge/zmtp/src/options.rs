@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::byte_budget::ByteBudget;
+
 /// Limits and timeouts of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -15,6 +17,8 @@ pub struct Options {
     pub message_bytes_max: usize,
     /// Most parts of one message.
     pub message_parts_max: usize,
+    /// Bytes of unfinished messages that several connections share; `None`: each has its own bound only.
+    pub budget: Option<ByteBudget>,
     /// Most messages that wait for one slow peer; further ones are dropped and counted. For publishers.
     pub queue_max: usize,
 }
@@ -27,6 +31,7 @@ impl Default for Options {
             heartbeat_timeout: Duration::from_secs(15),
             message_bytes_max: 32 << 20,
             message_parts_max: 16,
+            budget: None,
             queue_max: 100_000,
         }
     }

@@ -5,7 +5,7 @@
 //! worker used elsewhere has moved, a name that it used here counts once more, and a name that differs from the
 //! shared one goes into its `WorkerNames`.
 
-use super::{AHEAD, HOMONYMS_MAX, Reported, Unnamed};
+use super::{AHEAD, ALIASES_MAX, HOMONYMS_MAX, Reported, Unnamed};
 use crate::chain::{NodeRange, Origin};
 use crate::name_table::SpanAddress;
 use crate::node::NodeRef;
@@ -232,7 +232,7 @@ impl Reported {
         let worker_names = self.worker_mut(worker);
         if is_first {
             worker_names.add_name(address, name, kind);
-        } else {
+        } else if worker_names.aliases_of(address) < ALIASES_MAX {
             worker_names.add_alias(address, name, kind);
         }
     }

@@ -450,3 +450,29 @@ fn token_chains_go_through_the_same_index() {
     let decision = router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
     assert_eq!(decision.cached_tokens, Some(960));
 }
+
+#[test]
+fn a_long_event_is_stored_as_a_whole_in_slices() {
+    const BLOCKS: usize = 5_000;
+    let router = router_of(2);
+    let text = text(1, BLOCKS * BLOCK);
+    store(&router, 1, &text, 0, BLOCKS);
+    let asking = Asking::of(&text);
+    let decision = asking.route(&router, Micros(2));
+    assert_eq!(decision.worker.id, worker(&router, 1).id);
+    assert!(
+        decision.cached_tokens > Some((BLOCKS * BLOCK - 2 * BLOCK) as u32),
+        "{:?}",
+        decision.cached_tokens
+    );
+    let counted = |index| router.inspect().feed_report(worker(&router, index).id).unwrap().ingested;
+    assert_eq!((counted(1).stored, counted(1).parked), (BLOCKS as u64, 0));
+    // An unknown token in the second slice: nothing behind it can be compared, and all names are known.
+    let mut unknown = blocks(&text, 0, BLOCKS);
+    unknown.tokens[3_000 * BLOCK] = 999;
+    let names = unknown.names.clone();
+    report(&router, 0, CacheEvent::Stored(unknown));
+    assert_eq!((counted(0).stored, counted(0).foreign), (BLOCKS as u64, 1));
+    report(&router, 0, CacheEvent::Removed(RemovedBlocks { names, ..RemovedBlocks::default() }));
+    assert_eq!((counted(0).removed, counted(0).unknown), (BLOCKS as u64, 0));
+}

@@ -9,6 +9,12 @@ use crate::msgpack::{Head, Malformed, Reader};
 /// vLLM's kinds of cache (`KVCacheSpecKind`) in which every token sees all before it.
 const FULL_ATTENTION_KINDS: [&[u8]; 3] = [b"full_attention", b"mla_attention", b"sink_full_attention"];
 
+/// Most blocks of one event, and of one batch. A prompt of a million tokens has as many where a block is one token.
+pub(super) const BLOCKS_MAX: usize = 1 << 20;
+
+/// Most tokens of one event.
+const TOKENS_MAX: usize = 1 << 24;
+
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -255,7 +261,7 @@ fn read_id(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
 }
 
 fn read_names(reader: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
-    let Head::Array(count) = reader.head()? else { return Err(Malformed) };
+    let Head::Array(count @ ..=BLOCKS_MAX) = reader.head()? else { return Err(Malformed) };
     let mut names = Vec::with_capacity(count);
     for _ in 0..count {
         names.push(read_name(reader)?.ok_or(Malformed)?);
@@ -284,7 +290,7 @@ pub(super) fn digest_name(digest: &[u8]) -> u64 {
 }
 
 fn read_tokens(reader: &mut Reader<'_>) -> Result<Vec<u32>, Malformed> {
-    let Head::Array(count) = reader.head()? else { return Err(Malformed) };
+    let Head::Array(count @ ..=TOKENS_MAX) = reader.head()? else { return Err(Malformed) };
     let mut tokens = Vec::with_capacity(count);
     for _ in 0..count {
         let token = match reader.small() {

@@ -312,3 +312,26 @@ fn invalid_times_are_zero() {
     let nan = [&[0x92, 0xcb][..], &f64::NAN.to_be_bytes(), &[0x90]].concat();
     assert_eq!(decode(&nan).unwrap().at_unix_s, 0.0);
 }
+
+/// A batch of removals, each of so many blocks with names of one byte.
+fn removals(counts: &[u32]) -> Vec<u8> {
+    let mut payload = vec![0x92, 1, 0x90 | counts.len() as u8];
+    for &count in counts {
+        payload.extend_from_slice(b"\x92\xacBlockRemoved\xdd");
+        payload.extend_from_slice(&count.to_be_bytes());
+        payload.resize(payload.len() + count as usize, 7);
+    }
+    payload
+}
+
+#[test]
+fn a_batch_with_too_many_blocks_is_unreadable() {
+    let read = |counts: &[u32]| {
+        let batch = decode(&removals(counts)).unwrap();
+        (batch.blocks().1, batch.unreadable)
+    };
+    let most = super::fields::BLOCKS_MAX as u32;
+    assert_eq!(read(&[most]), (u64::from(most), 0));
+    assert_eq!(read(&[most + 1]), (0, 1));
+    assert_eq!(read(&[600_000, 600_000, 1]), (600_000, 2), "together they are too many");
+}

@@ -29,7 +29,7 @@ use parking_lot::RwLock;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use warmroute_discovery::EventsEntry;
-use warmroute_events::{BoundListener, EventSink, EventSource, FeedHandle, ReportInbox};
+use warmroute_events::{BoundListener, EventSink, EventSource, FeedHandle, Publishers, ReportInbox};
 use warmroute_fleet::{Models, Worker, WorkerView};
 use warmroute_gateway::Gateway;
 use warmroute_router::Change;
@@ -65,6 +65,8 @@ pub struct FollowSettings {
     pub matching: MatchingUnit,
     /// Endpoint that engines connect to; `None`: engines bind their own.
     pub bind: Option<String>,
+    /// Who may publish there.
+    pub publishers: Publishers,
     /// Whether `POST /events` is on.
     pub takes_reports: bool,
     /// The operator's settings of single engines.
@@ -139,7 +141,10 @@ impl EngineFollower {
         settings: FollowSettings,
         tcp_listener: Option<TcpListener>,
     ) -> anyhow::Result<EngineFollower> {
-        let config = warmroute_events::Config::default();
+        let config = warmroute_events::Config {
+            publishers: settings.publishers,
+            ..warmroute_events::Config::default()
+        };
         let sink = Arc::new(RouterSink::new(Arc::clone(&gateway)));
         let bound_listener = match (&settings.bind, tcp_listener) {
             (Some(_), Some(tcp)) => Some(BoundListener::on(tcp, config.clone())?),

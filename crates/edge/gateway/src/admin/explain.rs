@@ -63,8 +63,9 @@ async fn compute_preview(
     if api == Api::Other && !is_client_path(path) {
         return Err(GatewayError::UnknownPath(path.to_owned()));
     }
-    let parsed =
-        intake::receive(&Method::POST, api, &parts.headers, body, gateway, &gateway.config()).await?.request;
+    let config = gateway.config();
+    let received = intake::receive(&Method::POST, api, &parts.headers, body, gateway, &config, None);
+    let parsed = received.await?.request;
     let texts = parsed.texts();
     let request = parsed.routing_request(&texts, &[]);
     let preview =

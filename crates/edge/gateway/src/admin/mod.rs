@@ -17,18 +17,18 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use warmroute_wire::Acceptor;
 
 use crate::Token;
-use crate::body_budget::BodyBudget;
+use crate::body_budget::BodyMemory;
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::intake::{BodyDeadline, buffer};
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::server::accept;
+use crate::silent_connections::SilentConnection;
 
 pub use access::Reach;
 use access::UNAUTHORIZED;
@@ -44,6 +44,9 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECTIONS_MAX: usize = 1_024;
+
+/// Anyone on this machine could otherwise add a worker of their own and read the key that it gets.
+const KEY_NEEDS_TOKEN: &str = "a new worker would get worker-api-key; set an admin-token to add workers";
 
 /// Whether the gateway wants traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +137,9 @@ impl Admin {
         let query = parts.uri.query().unwrap_or_default();
         let token = self.configuration.admin_token();
         access::authorize(token.as_ref(), self.reach, &parts.method, parts.uri.path(), &parts.headers)?;
+        if let Some(connection) = parts.extensions.get::<Arc<SilentConnection>>() {
+            connection.accept();
+        }
         match (&parts.method, parts.uri.path()) {
             (&Method::GET, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
             (&Method::GET, "/readyz") => self.readyz(),
@@ -142,6 +148,9 @@ impl Admin {
             (&Method::PUT, "/config") => {
                 let body = bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?;
                 configuration::put(Arc::clone(&self.configuration), &parts.headers, body).await
+            }
+            (&Method::POST, "/workers" | "/add_worker") if token.is_none() && self.sends_worker_key() => {
+                Err(AdminError(StatusCode::FORBIDDEN, KEY_NEEDS_TOKEN.to_owned()))
             }
             (_, path) if worker_api::is_path(path) => worker_api::answer(&self.gateway, &parts, body).await,
             (&Method::GET, "/peers") => Ok(as_json(&peers::list(&self.gateway))),
@@ -161,6 +170,11 @@ impl Admin {
                 ),
             )),
         }
+    }
+
+    /// Whether workers get a key from the gateway.
+    fn sends_worker_key(&self) -> bool {
+        self.gateway.config().dialer.authorization().is_some()
     }
 
     async fn receive_report(&self, headers: &HeaderMap, query: &str, body: Incoming) -> AdminResult {
@@ -194,7 +208,7 @@ impl Admin {
 
 async fn bounded_body(body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, AdminError> {
     // Admin bodies have their own limits and do not count against the clients' memory budget.
-    let mut budget = BodyBudget::new(&Gauge::default(), usize::MAX);
+    let mut budget = BodyMemory::default().share(usize::MAX, None);
     let body = buffer(body, headers, bytes_max, BodyDeadline::new(BODY_TIMEOUT), &mut budget).await;
     body.map_err(|refusal| AdminError(refusal.status(), refusal.to_string()))
 }

@@ -1,13 +1,15 @@
 //! `/workers`: lists, adds and removes workers.
 
+use std::collections::BTreeSet;
+
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use warmroute_fleet::{Models, WorkerView};
+use warmroute_fleet::{FleetFull, Models, WorkerView};
 use warmroute_prompt::Api;
 use warmroute_router::{Change, FeedReport};
 use warmroute_tokens::parity::PresumedApi;
-use warmroute_types::{Address, CacheView, base_url, mask_url, redact_values};
+use warmroute_types::{Address, CacheView, MAX_WORKERS, base_url, mask_url, redact_values};
 
 use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
@@ -143,12 +145,30 @@ pub(super) fn add(gateway: &Gateway, spec: &WorkerSpec) -> Result<Vec<Address>, 
     let bad = |message: String| AdminError(StatusCode::BAD_REQUEST, message);
     let addresses = Address::parse(&spec.url, spec.ranks).map_err(|error| bad(error.to_string()))?;
     let models = spec.models.as_ref().map_or(Models::Unknown, |names| Models::named(names));
-    for address in &addresses {
-        tracing::info!(worker = %address, "worker added by the admin API");
-        let joined = gateway.router.join(address.clone(), models.clone());
-        joined.map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
-    }
+    join_all(gateway, &addresses, &models)
+        .map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
+    addresses.iter().for_each(|address| tracing::info!(worker = %address, "worker added by the admin API"));
     Ok(addresses)
+}
+
+/// Lets all ranks join, or none.
+fn join_all(gateway: &Gateway, addresses: &[Address], models: &Models) -> Result<(), FleetFull> {
+    let members: BTreeSet<Address> =
+        gateway.router.inspect().workers().iter().map(|view| view.worker.address.clone()).collect();
+    let new: Vec<&Address> = addresses.iter().filter(|address| !members.contains(address)).collect();
+    if members.len() + new.len() > MAX_WORKERS {
+        return Err(FleetFull);
+    }
+    for address in addresses {
+        if let Err(full) = gateway.router.join(address.clone(), models.clone()) {
+            // Slots of workers that still drain are not free.
+            new.iter().for_each(|&address| {
+                gateway.router.apply(Change::Leave { address: address.clone() });
+            });
+            return Err(full);
+        }
+    }
+    Ok(())
 }
 
 /// `DELETE /workers?url=…[&rank=…]`: drains and removes one rank or all ranks of the URL.

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use warmroute_prompt::{Api, Body, Chunks, SessionField, write_prompt};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::parsed_request::{ParsedRequest, should_inject_usage};
-use crate::{Config, UsageInjection};
+use crate::Config;
+use crate::parsed_request::{ParsedRequest, UsageDemand, should_inject_usage};
 
 /// A name that must be escaped when it is spliced in.
 const MODEL: &str = "the \"real\"\\\n\u{1}mödel";
@@ -23,11 +23,11 @@ pub fn body(input: &[u8]) {
     let config = Config { aliases: [("m".to_owned(), MODEL.to_owned())].into(), ..Config::default() };
     for api in [Api::Chat, Api::Messages] {
         let parsed = ParsedRequest {
-            usage_injected: should_inject_usage(&read, api, UsageInjection::On),
+            usage_injected: should_inject_usage(&read, api, UsageDemand::IfUnset),
             ..ParsedRequest::default()
         };
         let bytes = Bytes::copy_from_slice(input);
-        let sent = parsed.outgoing_body(&bytes, &read, &config).concat();
+        let sent = parsed.outgoing_body(&bytes, &read, api, &config).concat();
         match &meant {
             Some(meant) => meaning_is_preserved(meant, api, &read, input, &sent),
             None => _ = Body::read(&sent).expect("what we could read we can still read"),

@@ -14,7 +14,7 @@ use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
-use warmroute_wire::{Dialer, Stream, Target};
+use warmroute_wire::{Dialer, Stream, Target, is_own_shortage};
 
 use crate::upstream_body::UpstreamBody;
 
@@ -23,6 +23,9 @@ use crate::upstream_body::UpstreamBody;
 pub(crate) enum UpstreamError {
     #[error("cannot connect: {0}")]
     Connect(std::io::Error),
+    /// This machine or process lacks file descriptors, ports or buffers. It says nothing about the worker.
+    #[error("cannot open a connection: {0}")]
+    OwnShortage(std::io::Error),
     #[error("connect timeout")]
     ConnectTimeout,
     #[error("HTTP error: {0}")]
@@ -61,7 +64,17 @@ impl UpstreamError {
 
     /// Whether the worker may be at fault.
     pub(crate) fn is_worker_fault(&self) -> bool {
-        !matches!(self, UpstreamError::RequestTimeout | UpstreamError::ShuttingDown)
+        !matches!(
+            self,
+            UpstreamError::RequestTimeout | UpstreamError::ShuttingDown | UpstreamError::OwnShortage(_)
+        )
+    }
+}
+
+fn connect_error(error: std::io::Error) -> UpstreamError {
+    match is_own_shortage(&error) {
+        true => UpstreamError::OwnShortage(error),
+        false => UpstreamError::Connect(error),
     }
 }
 
@@ -79,7 +92,7 @@ pub(crate) struct UpstreamResponse {
 
 impl UpstreamConnection {
     pub(crate) async fn open(dialer: &Dialer, target: &Target) -> Result<UpstreamConnection, UpstreamError> {
-        let stream = dialer.dial(target).await.map_err(UpstreamError::Connect)?;
+        let stream = dialer.dial(target).await.map_err(connect_error)?;
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(UpstreamError::Http)?;
         Ok(UpstreamConnection { sender, driver })
     }

@@ -1,0 +1,194 @@
+//! Hides the numbers of cached tokens from tenants that must not learn what others have sent.
+//!
+//! A response's `usage` says how many tokens of the prompt were cached: an exact answer to the question whether a
+//! prompt was sent before, by any tenant. For a tenant with `cached-tokens=hidden` every `usage` object is rewritten as
+//! if nothing had been cached. The time to the first token still tells, but less exactly; a cache salt hides both.
+
+use bytes::Bytes;
+use memchr::memmem;
+use serde_json::{Map, Value};
+use warmroute_types::OptionValue;
+
+/// Whether clients see how many tokens of their prompts were cached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CachedTokens {
+    /// Usage is passed on as it is.
+    #[default]
+    Shown,
+    /// Usage says that nothing was cached.
+    Hidden,
+}
+
+impl OptionValue for CachedTokens {
+    const VALUES: &'static [(CachedTokens, &'static str, &'static str)] = &[
+        (CachedTokens::Shown, "shown", "Pass the engine's numbers on"),
+        (CachedTokens::Hidden, "hidden", "Report that nothing was cached"),
+    ];
+}
+
+const KEY: &[u8] = b"\"usage\"";
+
+/// Longer objects are no usage and pass unchanged.
+const USAGE_BYTES_MAX: usize = 4_096;
+
+/// Rewrites the usage in a response as it passes. What comes out does not depend on how reads split the response.
+#[derive(Debug, Default)]
+pub(crate) struct CachedTokensFilter {
+    /// The beginning of a possible usage, withheld until it is complete.
+    withheld: Vec<u8>,
+}
+
+/// What stands after the key.
+enum Usage {
+    /// An object of this many bytes, key included.
+    Whole(usize),
+    /// More bytes are needed.
+    Partial,
+    /// Something else.
+    Other,
+}
+
+impl CachedTokensFilter {
+    /// What the client gets of this chunk.
+    pub(crate) fn filter(&mut self, chunk: Bytes) -> Bytes {
+        if self.withheld.is_empty() && memchr::memchr(b'"', &chunk).is_none() {
+            return chunk;
+        }
+        let mut bytes = std::mem::take(&mut self.withheld);
+        bytes.extend_from_slice(&chunk);
+        let mut passed = Vec::with_capacity(bytes.len());
+        let mut at = 0;
+        while let Some(found) = memmem::find(&bytes[at..], KEY) {
+            passed.extend_from_slice(&bytes[at..at + found]);
+            at += found;
+            match usage_at(&bytes[at..]) {
+                Usage::Whole(length) => {
+                    rewrite(&bytes[at..at + length], &mut passed);
+                    at += length;
+                }
+                Usage::Partial => {
+                    self.withheld.extend_from_slice(&bytes[at..]);
+                    return Bytes::from(passed);
+                }
+                Usage::Other => {
+                    passed.extend_from_slice(KEY);
+                    at += KEY.len();
+                }
+            }
+        }
+        let rest = &bytes[at..];
+        let begun = (1..KEY.len()).rev().find(|&length| rest.ends_with(&KEY[..length])).unwrap_or(0);
+        passed.extend_from_slice(&rest[..rest.len() - begun]);
+        self.withheld.extend_from_slice(&rest[rest.len() - begun..]);
+        Bytes::from(passed)
+    }
+
+    /// What is still withheld, at the end.
+    pub(crate) fn take_rest(&mut self) -> Option<Bytes> {
+        let rest = std::mem::take(&mut self.withheld);
+        (!rest.is_empty()).then(|| Bytes::from(rest))
+    }
+}
+
+fn usage_at(bytes: &[u8]) -> Usage {
+    let mut values = [b':', b'{'].into_iter();
+    let mut wanted = values.next();
+    for (at, &byte) in bytes.iter().enumerate().skip(KEY.len()).take(USAGE_BYTES_MAX) {
+        match wanted {
+            _ if byte.is_ascii_whitespace() => {}
+            Some(b'{') if byte == b'{' => return object_at(bytes, at),
+            Some(next) if byte == next => wanted = values.next(),
+            _ => return Usage::Other,
+        }
+    }
+    if bytes.len() > USAGE_BYTES_MAX { Usage::Other } else { Usage::Partial }
+}
+
+/// The object that begins at `from`.
+fn object_at(bytes: &[u8], from: usize) -> Usage {
+    let mut objects = serde_json::Deserializer::from_slice(&bytes[from..]).into_iter::<Map<String, Value>>();
+    match objects.next() {
+        // The bound applies to the object, so that it does not depend on how reads split the response.
+        Some(Ok(_)) if objects.byte_offset() <= USAGE_BYTES_MAX => Usage::Whole(from + objects.byte_offset()),
+        Some(Err(error)) if error.is_eof() && bytes.len() - from <= USAGE_BYTES_MAX => Usage::Partial,
+        _ => Usage::Other,
+    }
+}
+
+/// Writes a usage as if nothing had been cached. Anthropic's `input_tokens` excludes cached tokens, so they are added.
+fn rewrite(usage: &[u8], out: &mut Vec<u8>) {
+    let from = memchr::memchr(b'{', usage).unwrap_or(usage.len());
+    let Ok(mut object) = serde_json::from_slice::<Map<String, Value>>(&usage[from..]) else {
+        return out.extend_from_slice(usage);
+    };
+    let mut moved = 0_u64;
+    for name in ["cache_read_input_tokens", "cache_creation_input_tokens"] {
+        if let Some(number) = object.get_mut(name).filter(|number| number.is_number()) {
+            moved = moved.saturating_add(number.as_u64().unwrap_or(0));
+            *number = Value::from(0);
+        }
+    }
+    if let Some(input) = object.get("input_tokens").and_then(Value::as_u64).filter(|_| moved > 0) {
+        object.insert("input_tokens".to_owned(), Value::from(input.saturating_add(moved)));
+    }
+    hide_in(&mut object);
+    out.extend_from_slice(&usage[..from]);
+    out.extend_from_slice(Value::Object(object).to_string().as_bytes());
+}
+
+/// Sets every number whose name speaks of the cache to zero, at any depth.
+fn hide_in(object: &mut Map<String, Value>) {
+    for (name, value) in object {
+        match value {
+            Value::Object(inner) => hide_in(inner),
+            Value::Number(_) if name.contains("cache") => *value = Value::from(0),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filtered(text: &str, cut: usize) -> String {
+        let mut filter = CachedTokensFilter::default();
+        let mut out = Vec::new();
+        for part in text.as_bytes().chunks(cut.max(1)) {
+            out.extend_from_slice(&filter.filter(Bytes::copy_from_slice(part)));
+        }
+        out.extend_from_slice(&filter.take_rest().unwrap_or_default());
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn usage_says_that_nothing_was_cached_wherever_reads_split_it() {
+        for (text, expected) in [
+            (
+                r#"{"a":"\"usage\":{","usage": {"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4}},"z":1}"#,
+                r#"{"a":"\"usage\":{","usage": {"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":0}},"z":1}"#,
+            ),
+            (
+                r#"data: {"usage":{"cache_read_input_tokens":7,"input_tokens":2,"output_tokens":1}}"#,
+                r#"data: {"usage":{"cache_read_input_tokens":0,"input_tokens":9,"output_tokens":1}}"#,
+            ),
+            (r#"{"usage":null,"b":"usage","usage":5}"#, r#"{"usage":null,"b":"usage","usage":5}"#),
+            (r#"{"usage":{"prompt_tokens":"#, r#"{"usage":{"prompt_tokens":"#),
+        ] {
+            for cut in 1..text.len() + 1 {
+                assert_eq!(filtered(text, cut), expected, "in pieces of {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_usage_that_never_ends_is_not_withheld_forever() {
+        let endless = format!("{{\"usage\":{{\"a\":\"{}", "x".repeat(3 * USAGE_BYTES_MAX));
+        let mut filter = CachedTokensFilter::default();
+        let mut seen = 0;
+        for part in endless.as_bytes().chunks(100) {
+            seen += filter.filter(Bytes::copy_from_slice(part)).len();
+        }
+        assert!(seen > 2 * USAGE_BYTES_MAX, "{seen}");
+    }
+}

@@ -38,7 +38,7 @@ pub enum FolderError {
         revision: String,
     },
     /// The folder has no tokenizer in the needed form.
-    #[error("{} has no tokenizer.json; a model that comes only with tokenizer.model or tekken.json can be matched in no other way than presumed", .0.display())]
+    #[error("{} has no tokenizer.json; prompts of a model that comes only with tokenizer.model or tekken.json (mistral-common) stay presumed", .0.display())]
     NoTokenizer(PathBuf),
     /// A file could not be read.
     #[error("cannot read {}: {problem}", file.display())]
@@ -251,6 +251,16 @@ mod tests {
         assert!(find("org/name").contains("no snapshot of revision `gone`"));
         let folder = ModelFolder::find(home.path().join("empty").to_str().unwrap(), &cache).unwrap();
         assert!(folder.read().unwrap_err().to_string().contains("no tokenizer.json"));
+    }
+
+    #[test]
+    fn a_folder_in_mistral_s_format_is_known_by_its_file() {
+        let home = Scratch::new("mistral");
+        write(home.path(), "tokenizer.json", "{}");
+        let find = || crate::Model::find(home.path().to_str().unwrap(), &HubCache::at("/nowhere")).unwrap();
+        assert!(!find().has_mistral_format());
+        write(home.path(), "tekken.json", "{}");
+        assert!(find().has_mistral_format());
     }
 
     #[test]

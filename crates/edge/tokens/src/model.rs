@@ -53,6 +53,11 @@ impl Model {
         &self.folder
     }
 
+    /// Whether vLLM reads the model with mistral-common unless it is told otherwise: the folder has that library's file.
+    pub fn has_mistral_format(&self) -> bool {
+        self.folder.join("tekken.json").is_file()
+    }
+
     /// Its files.
     pub fn text(&self) -> &ModelText {
         &self.text

@@ -120,10 +120,15 @@ pub async fn align(
         let model = paths.find(&card)?;
         let read_from = model.folder().display().to_string();
         let aligned = runtime.block_on(ask(&engine, &card, &model, wanted));
-        aligned.map_err(|why| format!("{why} (the model's files were read from {read_from})"))
+        let note = if model.has_mistral_format() { MISTRAL_NOTE } else { "" };
+        aligned.map_err(|why| format!("{why}{note} (the model's files were read from {read_from})"))
     });
     compared.await.map_err(|error| error.to_string())?
 }
+
+/// Added to the reason why the prompts of a model in Mistral's own format differ.
+const MISTRAL_NOTE: &str = "; the model's folder has tekken.json, so vLLM writes and tokenizes prompts with mistral-common and \
+                            not with tokenizer.json and the template, unless it is started with --tokenizer-mode hf";
 
 /// Limits comparisons to one engine at a time.
 static TURNS: Semaphore = Semaphore::const_new(1);

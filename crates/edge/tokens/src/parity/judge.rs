@@ -58,7 +58,7 @@ impl fmt::Display for Reason {
                 f,
                 "the engine renders prompts in another way: {difference}. If it was started with --chat-template or \
                  --default-chat-template-kwargs, or has other files than those read here, give the router the same; \
-                 models without a Jinja template (harmony, mistral-common) stay presumed"
+                 models whose chats the engine writes with code of its own instead of a template stay presumed"
             ),
             Reason::NotRendered { sample, problem } => {
                 write!(f, "the engine takes {sample}, but it cannot be rendered here: {problem}")

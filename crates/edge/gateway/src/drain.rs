@@ -64,19 +64,20 @@ impl Drain {
 
     // The sender lives as long as `self`, so waiting cannot fail.
 
-    pub(crate) async fn wait_begun(&self) {
+    /// Returns when a drain begins.
+    pub async fn wait_begun(&self) {
         self.wait_for_mode(DrainMode::KeepIdle).await;
     }
 
     /// Returns when idle connections are to be closed.
-    pub(crate) async fn wait_close_idle(&self) {
+    pub async fn wait_close_idle(&self) {
         self.wait_for_mode(DrainMode::CloseIdle).await;
         _ = tokio::time::timeout(IDLE_GRACE, self.wait_abort()).await;
     }
 
     /// Returns when requests are to be aborted. A connection waits for this and then polls its request once more, which
     /// finds [`Drain::is_aborted`] without waiting for the drain itself.
-    pub(crate) async fn wait_abort(&self) {
+    pub async fn wait_abort(&self) {
         self.wait_for_mode(DrainMode::Abort).await;
     }
 

@@ -10,12 +10,12 @@ use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout_at};
 use warmroute_prompt::{Api, Body};
 
-use crate::Config;
 use crate::body_budget::BodyBudget;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::parsed_request::{ParsedRequest, session_key};
 use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
+use crate::{Config, UsageInjection};
 
 /// How much of an oversized body is read and discarded. A client that is still sending would otherwise see a reset
 /// connection instead of the 413.
@@ -115,32 +115,33 @@ pub(crate) async fn receive(
     }
     let deadline = BodyDeadline::new(config.timeouts.body);
     let bytes = buffer(body, headers, config.body_bytes_max, deadline, &mut budget).await?;
-    if api == Api::Other {
-        // Requests of unknown APIs are forwarded even if they are not valid JSON.
-        let body = Body::read(&bytes).unwrap_or_default();
-        return Ok(build_intake(&bytes, budget, &body, api, headers, gateway, config).await);
-    }
-    if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
-        return Err(GatewayError::UnsupportedEncoding(
-            String::from_utf8_lossy(encoding.as_bytes()).into_owned(),
-        ));
-    }
-    let body = Body::read(&bytes).map_err(|bad| GatewayError::bad_json(bad, &bytes))?;
-    Ok(build_intake(&bytes, budget, &body, api, headers, gateway, config).await)
+    let (request, body) = parse(&bytes, api, headers, gateway, config, config.usage_injection).await?;
+    Ok(Intake { request: Arc::new(request), body: RequestBody::Buffered(body), budget })
 }
 
-async fn build_intake(
+/// Parses a JSON body. Returns the request, and the body as workers get it.
+pub(crate) async fn parse(
     bytes: &Bytes,
-    budget: BodyBudget,
-    body: &Body<'_>,
     api: Api,
     headers: &HeaderMap,
     gateway: &Gateway,
     config: &Config,
-) -> Intake {
-    let request = ParsedRequest::parse(body, api, headers, gateway, config).await;
-    let body = RequestBody::Buffered(request.outgoing_body(bytes, body, config));
-    Intake { request: Arc::new(request), body, budget }
+    usage_injection: UsageInjection,
+) -> Result<(ParsedRequest, BufferedBody), GatewayError> {
+    let encoding = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity");
+    if let Some(encoding) = encoding.filter(|_| api != Api::Other) {
+        let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
+        return Err(GatewayError::UnsupportedEncoding(encoding));
+    }
+    let body = match Body::read(bytes) {
+        Ok(body) => body,
+        // Requests of unknown APIs are forwarded even if they are not valid JSON.
+        Err(_) if api == Api::Other => Body::default(),
+        Err(bad) => return Err(GatewayError::bad_json(bad, bytes)),
+    };
+    let request = ParsedRequest::parse(&body, api, headers, gateway, config, usage_injection).await;
+    let outgoing = request.outgoing_body(bytes, &body, config);
+    Ok((request, outgoing))
 }
 
 /// Streams a body that is not JSON. The beginning of a form is read, because it may name the model.
@@ -154,7 +155,8 @@ async fn pass_through(
         true => next_chunk(&mut body, &mut BodyDeadline::new(config.timeouts.body)).await?,
         false => None,
     };
-    let model = head.as_ref().and_then(|head| model_in_form(head));
+    let form = head.as_deref().unwrap_or_default();
+    let request = unparsed(form, headers, config);
     let body = if head.is_none() && body.is_end_stream() {
         // An empty body can always be sent again.
         RequestBody::Buffered(BufferedBody::default())
@@ -162,13 +164,15 @@ async fn pass_through(
         let status = Arc::new(UploadStatus::default());
         RequestBody::Upload { upload: Some(Upload::new(head, body, Arc::clone(&status))), status }
     };
+    Ok(Intake { request: Arc::new(request), body, budget })
+}
+
+/// What is known about a request whose body is not JSON: the model, if the start of a form names it, and the session.
+pub(crate) fn unparsed(start: &[u8], headers: &HeaderMap, config: &Config) -> ParsedRequest {
+    let model = if is_form(headers) { model_in_form(start) } else { None };
     let model = model.map(|name| config.aliases.get(&name).cloned().unwrap_or(name));
     let session_key = session_key(config, headers, &Body::default());
-    Ok(Intake {
-        request: Arc::new(ParsedRequest { model, session_key, ..ParsedRequest::default() }),
-        body,
-        budget,
-    })
+    ParsedRequest { model, session_key, ..ParsedRequest::default() }
 }
 
 fn is_form(headers: &HeaderMap) -> bool {
@@ -186,7 +190,7 @@ fn model_in_form(head: &[u8]) -> Option<String> {
 
 /// Whether the body is parsed as JSON. Known APIs always send JSON; other POSTs do unless they declare an upload. (curl
 /// declares every body to be a form.)
-fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
+pub(crate) fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
     const UPLOADS: [&str; 5] = ["multipart/", "application/octet-stream", "audio/", "image/", "video/"];
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.to_ascii_lowercase();

@@ -77,6 +77,7 @@ impl ParsedRequest {
         headers: &HeaderMap,
         gateway: &Gateway,
         config: &Config,
+        usage_injection: UsageInjection,
     ) -> ParsedRequest {
         let needs = |what: fn(&Standard) -> bool| gateway.router.inspect().needs(what);
         let named = body.model();
@@ -88,7 +89,7 @@ impl ParsedRequest {
         if needs_overlap && !is_one_prompt {
             count_unrendered_prompt(body, model, gateway);
         }
-        let injects = should_inject_usage(body, api, config.usage_injection);
+        let injects = should_inject_usage(body, api, usage_injection);
         let prompt = match is_looked_up {
             true => Some(PromptKeys::compute(body, api, model.unwrap_or_default(), gateway).await),
             false => None,

@@ -9,35 +9,25 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::time::Instant;
 use warmroute_prompt::Api;
-use warmroute_types::Usage;
 
 use crate::Timeouts;
 use crate::attempt::{Attempt, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::drain::Drain;
-use crate::first_token::FirstToken;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::idle_timeout::IdleTimeout;
 use crate::permit::Permit;
+use crate::response_watch::{Framing, ResponseWatch};
 use crate::status_class::StatusClass;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
-use crate::usage::{UsageFilter, UsageWatch};
+use crate::usage::UsageFilter;
 
 /// A worker failed in the middle of a response with a declared length. The client connection must be cut, or the client
 /// would take the part for the whole.
 #[derive(Debug, thiserror::Error)]
 #[error("the worker failed in the middle of its response")]
 pub(crate) struct TruncatedResponse;
-
-/// Framing of a response. It decides how a failure can be reported to the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Framing {
-    /// Server-sent events: an error event can follow.
-    Events,
-    /// A single document, which can only be cut off.
-    Document,
-}
 
 /// What marks the end of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +52,9 @@ pub(crate) struct Relay {
 struct OpenResponse {
     response: UpstreamResponse,
     idle_timeout: IdleTimeout,
-    attempt: Attempt,
-    /// Looks for the first token; `None` once seen, or if the response is not a stream.
-    first_token: Option<FirstToken>,
-    usage: UsageWatch,
+    watch: ResponseWatch,
     /// Removes injected usage events.
     usage_filter: Option<UsageFilter>,
-    /// Present while requests are limited.
-    permit: Option<Permit>,
 }
 
 /// What is known about a response when its head is sent.
@@ -111,20 +96,11 @@ impl Relay {
         params: RelayParams,
         permit: Option<Permit>,
     ) -> Relay {
-        let first_token = (params.framing == Framing::Events && params.outcome == AttemptOutcome::Ok)
-            .then(FirstToken::default);
+        let watch = ResponseWatch::new(attempt, permit, params.framing, params.outcome);
         let usage_filter =
             (params.usage_injected && params.framing == Framing::Events).then(UsageFilter::default);
         let idle_timeout = IdleTimeout::new(params.timeouts, params.deadline);
-        let mut open = OpenResponse {
-            response,
-            idle_timeout,
-            attempt,
-            first_token,
-            usage: UsageWatch::default(),
-            usage_filter,
-            permit,
-        };
+        let mut open = OpenResponse { response, idle_timeout, watch, usage_filter };
         let first = first.map(|chunk| open.inspect(chunk));
         let mut relay = Relay { gateway, upstream, params, first, open: Some(open) };
         relay.finish_if_over();
@@ -165,7 +141,7 @@ impl Relay {
             let chunk = match polled {
                 Some(Ok(chunk)) => open.inspect(chunk),
                 Some(Err(error)) => return Poll::Ready(Some(self.fail(&error))),
-                None if self.params.needs_final_event() && !open.usage.has_final_event() => {
+                None if self.params.needs_final_event() && !open.watch.has_final_event() => {
                     return Poll::Ready(Some(self.fail(&UpstreamError::Closed)));
                 }
                 None => {
@@ -192,12 +168,7 @@ impl Relay {
     fn finish(&mut self) {
         let Some(mut open) = self.open.take() else { return };
         let (outcome, class) = (self.params.outcome, self.params.class);
-        let usage = open.usage.read().filter(|_| outcome == AttemptOutcome::Ok);
-        match usage {
-            Some(usage) => open.permit.iter_mut().for_each(|permit| permit.charge_answer(usage)),
-            None if class != StatusClass::Normal => open.permit.iter_mut().for_each(Permit::refund),
-            None => {}
-        }
+        let usage = open.watch.charge_answer(outcome, class);
         open.release(|attempt| attempt.end(outcome, class, usage), Some(&self.upstream));
     }
 
@@ -206,7 +177,7 @@ impl Relay {
     /// fault.
     fn fail(&mut self, error: &UpstreamError) -> Result<Bytes, TruncatedResponse> {
         if let Some(mut open) = self.open.take() {
-            open.charge_partial_answer();
+            open.watch.charge_partial_answer();
             open.release(|attempt| self.end_failed(attempt, error), None);
         }
         match self.params.framing {
@@ -234,7 +205,7 @@ impl Drop for Relay {
     /// Dropping a relay that is not complete means that the client disconnected.
     fn drop(&mut self) {
         if let Some(mut open) = self.open.take() {
-            open.charge_partial_answer();
+            open.watch.charge_partial_answer();
             open.release(drop, None);
         }
     }
@@ -247,7 +218,7 @@ impl OpenResponse {
     /// 2. the connection, which goes back to `pool` if it is reusable, and is closed otherwise;
     /// 3. the permit, which admits the next request. That request must find the worker free.
     fn release(self, end_attempt: impl FnOnce(Attempt), pool: Option<&Upstream>) {
-        let OpenResponse { response, attempt, permit, .. } = self;
+        let OpenResponse { response, watch: ResponseWatch { attempt, permit, .. }, .. } = self;
         end_attempt(attempt);
         match pool {
             Some(pool) => response.reclaim_connection().into_iter().for_each(|reusable| pool.keep(reusable)),
@@ -256,23 +227,9 @@ impl OpenResponse {
         drop(permit);
     }
 
-    /// Charges a response that ends early. Streamed tokens are charged already; the engine may have reported the
-    /// prompt's.
-    fn charge_partial_answer(&mut self) {
-        let Some(permit) = &mut self.permit else { return };
-        if let Some(usage) = self.usage.read() {
-            permit
-                .charge_usage(Usage { output_tokens: usage.output_tokens.max(self.usage.events()), ..usage });
-        }
-    }
-
     /// Inspects a chunk. Returns what the client gets of it.
     fn inspect(&mut self, chunk: Bytes) -> Bytes {
-        self.watch_first_token(&chunk);
-        self.usage.observe(&chunk);
-        if let Some(permit) = &mut self.permit {
-            permit.charge_streamed(self.usage.events());
-        }
+        self.watch.observe(&chunk);
         let seen = match &mut self.usage_filter {
             Some(usage_filter) => usage_filter.strip(chunk),
             None => return chunk,
@@ -286,14 +243,6 @@ impl OpenResponse {
     /// The withheld beginning of an unfinished event, when the stream ends.
     fn take_withheld(&mut self) -> Option<Bytes> {
         self.usage_filter.as_mut().and_then(UsageFilter::take_rest)
-    }
-
-    /// Only streams show a first token. A document arrives when everything has been computed.
-    fn watch_first_token(&mut self, chunk: &[u8]) {
-        if self.first_token.as_mut().is_some_and(|first_token| first_token.is_in(chunk)) {
-            self.first_token = None;
-            self.attempt.mark_first_token();
-        }
     }
 }
 

@@ -36,6 +36,16 @@ impl BufferedBody {
         BufferedBody { pieces }
     }
 
+    /// The pieces that are not empty.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &Bytes> {
+        self.pieces.iter().filter(|piece| !piece.is_empty())
+    }
+
+    /// Whether anything was spliced in.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.pieces[1..].iter().any(|piece| !piece.is_empty())
+    }
+
     fn len(&self) -> usize {
         self.pieces.iter().map(Bytes::len).sum()
     }
@@ -166,6 +176,7 @@ mod tests {
     fn splices_replace_their_ranges_only() {
         let body = Bytes::from_static(b"{\"model\":\"alias\",\"x\":1}");
         assert_eq!(sent(BufferedBody::spliced(&body, [None, None])), (23, body.to_vec()));
+        assert!(!BufferedBody::spliced(&body, [None, None]).is_changed());
         let rename = || Some((9..16, Bytes::from_static(b"\"m\"")));
         let insert = Some((1..1, Bytes::from_static(b"\"y\":2,")));
         assert_eq!(
@@ -173,6 +184,7 @@ mod tests {
             (19, b"{\"model\":\"m\",\"x\":1}".to_vec())
         );
         let both = BufferedBody::spliced(&body, [insert, rename()]);
+        assert!(both.is_changed());
         assert_eq!(sent(both), (25, b"{\"y\":2,\"model\":\"m\",\"x\":1}".to_vec()));
         assert_eq!(sent(BufferedBody::default()), (0, vec![]));
     }

@@ -17,6 +17,7 @@ use warmroute_gateway::{
     AdmissionConfig, DecisionHeaders, SessionKey, Timeouts, Token, WorkerChoice, WorkerLimit,
 };
 use warmroute_operate::PickerPlan;
+use warmroute_picker::ConformanceHeaders;
 use warmroute_policy::{BadPolicy, Policy, Standard};
 use warmroute_prompt::PrefixRule;
 use warmroute_record::{AccessLogConfig, LogTarget};
@@ -300,7 +301,14 @@ fn picker(options: &options::Picker) -> anyhow::Result<Option<PickerPlan>> {
     let Some(port) = options.picker_port else { return Ok(None) };
     Ok(Some(PickerPlan {
         listen: SocketAddr::new(value_of(options.picker_host), port),
-        config: warmroute_picker::Config { feedback: value_of(options.picker_feedback), fallbacks },
+        config: warmroute_picker::Config {
+            feedback: value_of(options.picker_feedback),
+            fallbacks,
+            conformance_headers: match value_of(options.picker_conformance_headers) {
+                true => ConformanceHeaders::On,
+                false => ConformanceHeaders::Off,
+            },
+        },
     }))
 }
 

@@ -565,6 +565,10 @@ group! {
         /// override_host only [default: 0]
         #[arg(value_name = "ENDPOINTS")]
         picker_fallbacks: usize = Some(picker().fallbacks),
+        /// Obey the headers of the inference extension's conformance tests, by which a client chooses its engine; for tests
+        /// only [default: off]
+        #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new(), hide = true)]
+        picker_conformance_headers: bool = Some(false),
     }
 }
 

@@ -9,6 +9,19 @@ pub struct Config {
     pub feedback: Feedback,
     /// Further endpoints after the chosen one, for proxies that take a list.
     pub fallbacks: usize,
+    /// Whether headers of conformance tests are obeyed.
+    pub conformance_headers: ConformanceHeaders,
+}
+
+/// Whether the picker takes part in the conformance tests of the Gateway API inference extension.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConformanceHeaders {
+    /// It does not.
+    #[default]
+    Off,
+    /// The request header `test-epp-endpoint-selection` restricts the choice, and the response header
+    /// `x-conformance-test-served-endpoint` names the endpoint that answered. A client then chooses its engine.
+    On,
 }
 
 /// How the picker sees responses, from which the router learns.

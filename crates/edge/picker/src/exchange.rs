@@ -28,6 +28,9 @@ use crate::request::{BodyMode, BodyPart, Event, Head, Metadata, ProcessingReques
 const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 
+/// The request header of conformance tests that restricts the choice.
+const TEST_SELECTION: &str = "test-epp-endpoint-selection";
+
 /// Bytes of a body in one message. Envoy's API recommends at most 64 KiB.
 const PART_BYTES_MAX: usize = 62 << 10;
 
@@ -109,11 +112,14 @@ impl Exchange {
     /// Chooses a worker and sends the choice; `None` if there is none or the client has left.
     async fn choose(&mut self, head: Head, metadata: &Metadata) -> Result<Option<Box<Pick>>, StreamError> {
         let has_body = !head.is_end;
+        let selected = head.headers.get(TEST_SELECTION).filter(|_| self.picker.obeys_test_headers());
+        let selected = selected.map(|list| String::from_utf8_lossy(list.as_bytes()).into_owned());
+        let selected = selected.map(|list| list.split(',').map(|entry| entry.trim().to_owned()).collect());
         let head = PickHead {
             method: head.method,
             path: head.path,
             headers: without_destination(head.headers),
-            allowed: metadata.strings(SUBSET_NAMESPACE, SUBSET),
+            allowed: selected.or_else(|| metadata.strings(SUBSET_NAMESPACE, SUBSET)),
         };
         let intake = self.picker.gateway.begin_pick(head, &self.picker.drain);
         match self.protocol.request_body {
@@ -263,7 +269,11 @@ impl Exchange {
         let mut pick = pick;
         while let Some(message) = self.next().await? {
             match &message.event {
-                Some(Event::ResponseHeaders(_)) => self.send(&reply::proceed(Phase::ResponseHeaders)).await?,
+                Some(Event::ResponseHeaders(_)) => {
+                    let served = self.picker.served(&message.metadata);
+                    let served = served.filter(|_| self.picker.obeys_test_headers());
+                    self.send(&reply::response_headers(served.as_deref())).await?;
+                }
                 Some(Event::ResponseTrailers) => self.send(&reply::proceed(Phase::ResponseTrailers)).await?,
                 Some(Event::RequestTrailers) => self.send(&reply::proceed(Phase::RequestTrailers)).await?,
                 Some(Event::ResponseBody(part)) => self.pass(Phase::ResponseBody, part).await?,

@@ -3,7 +3,7 @@
 use crate::protobuf::Writer;
 use crate::request::tests::metadata;
 use crate::test_client::{Call, Fixture, Reply};
-use crate::{Config, Feedback};
+use crate::{Config, ConformanceHeaders, Feedback};
 
 const NONE: u64 = 0;
 const STREAMED: u64 = 1;
@@ -227,6 +227,35 @@ async fn a_client_cannot_choose_its_endpoint_or_rank() {
     let actions = reply.all(&[REQUEST_HEADERS, 1, 2, 1, 3]);
     assert_eq!(actions, [2_u64.to_be_bytes()], "the header is replaced, not added");
     assert_eq!(reply.text(&[REQUEST_HEADERS, 1, 2, 2]), "x-data-parallel-rank", "removed");
+}
+
+#[tokio::test]
+async fn headers_of_conformance_tests_are_obeyed_only_if_asked_for() {
+    let workers = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"];
+    for conformance_headers in [ConformanceHeaders::On, ConformanceHeaders::Off] {
+        let fixture = Fixture::start(&workers, Config { conformance_headers, ..stream_feedback() }).await;
+        let (mut chosen, mut named) = (Vec::new(), Vec::new());
+        for _ in 0..4 {
+            let mut head = POST.to_vec();
+            head.push(("test-epp-endpoint-selection", "10.9.9.9, 10.0.0.2:8000"));
+            let mut call = fixture.proxy().await.call().await;
+            call.request_headers(Some((NONE, STREAMED)), &head, false);
+            chosen.push(call.reply().await.destination());
+            call.response_headers(&EVENTS, chosen.last().map(String::as_str));
+            named.extend(call.reply().await.set_headers(&[RESPONSE_HEADERS, 1, 2]));
+        }
+        match conformance_headers {
+            ConformanceHeaders::On => {
+                assert_eq!(chosen, ["10.0.0.2:8000"; 4]);
+                let served = ("x-conformance-test-served-endpoint".to_owned(), "10.0.0.2:8000".to_owned());
+                assert_eq!(named, vec![served; 4]);
+            }
+            ConformanceHeaders::Off => {
+                assert!(chosen.contains(&"10.0.0.1:8000".to_owned()), "{chosen:?}");
+                assert!(named.is_empty(), "{named:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -34,5 +34,5 @@ mod server_tests;
 #[cfg(test)]
 mod test_client;
 
-pub use config::{Config, Feedback};
+pub use config::{Config, ConformanceHeaders, Feedback};
 pub use server::serve;

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::{HeaderMap, StatusCode};
 use warmroute_gateway::{Drain, Gateway, Pick};
 
-use crate::Config;
 use crate::parked::ParkedPicks;
 use crate::reply::LB_NAMESPACE;
 use crate::request::{Head, Metadata};
+use crate::{Config, ConformanceHeaders};
 
 /// The metadata key that names the endpoint which answered.
 const SERVED: &str = "x-gateway-destination-endpoint-served";
@@ -38,7 +38,7 @@ impl Picker {
         head: &Head,
         metadata: &Metadata,
     ) -> Option<Box<Pick>> {
-        let served = metadata.strings(LB_NAMESPACE, SERVED).and_then(|served| served.first()?.parse().ok());
+        let served = self.served(metadata).and_then(|served| served.parse().ok());
         if served.is_some() {
             self.reports_served.store(true, Ordering::Relaxed);
         }
@@ -49,6 +49,15 @@ impl Picker {
         let status = head.status.unwrap_or(StatusCode::OK);
         pick.begin_response(status, &head.headers);
         Some(pick)
+    }
+
+    /// The endpoint that answered, if the proxy says so.
+    pub(crate) fn served(&self, metadata: &Metadata) -> Option<String> {
+        metadata.strings(LB_NAMESPACE, SERVED)?.into_iter().next()
+    }
+
+    pub(crate) fn obeys_test_headers(&self) -> bool {
+        self.config.conformance_headers == ConformanceHeaders::On
     }
 
     fn is_from(&self, pick: &Pick, served: Option<SocketAddr>) -> bool {

@@ -15,6 +15,9 @@ pub(crate) const LB_NAMESPACE: &str = "envoy.lb";
 /// The metadata key by which an observing filter names a pick.
 pub(crate) const PICK_ID: &str = "x-warmroute-pick";
 
+/// The response header of conformance tests that names the endpoint which answered.
+const TEST_SERVED: &str = "x-conformance-test-served-endpoint";
+
 /// The part of a request or response that a reply is about. The numbers are the reply's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -43,6 +46,19 @@ pub(crate) struct Route<'a> {
 pub(crate) fn proceed(phase: Phase) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.message(phase as u64, |_| {});
+    writer.finish()
+}
+
+/// Lets the headers of a response pass. `served` names the endpoint that answered, for conformance tests.
+pub(crate) fn response_headers(served: Option<&str>) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.message(Phase::ResponseHeaders as u64, |reply| {
+        served.into_iter().for_each(|served| {
+            reply.message(1, |common| {
+                common.message(2, |mutation| set_header(mutation, TEST_SERVED, served.as_bytes()));
+            });
+        });
+    });
     writer.finish()
 }
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::Request;
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
@@ -42,6 +43,11 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 /// Bytes of a message beside the body that it carries: headers, metadata and attributes.
 const MESSAGE_BYTES_BESIDE_BODY: usize = 1 << 20;
+
+/// A peer that answers nothing for a minute is gone.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TRIES: u32 = 3;
 
 /// Serves proxies until a drain begins; returns when the last connection has closed.
 pub async fn serve(
@@ -83,6 +89,7 @@ pub async fn serve(
 
 async fn connection(picker: Arc<Picker>, stream: TcpStream, acceptor: Acceptor) {
     let beginning = async {
+        notice_dead_peers(&stream)?;
         let stream = acceptor.accept_either(stream).await?;
         let mut http2 = h2::server::Builder::new();
         http2
@@ -119,6 +126,14 @@ async fn connection(picker: Arc<Picker>, stream: TcpStream, acceptor: Acceptor) 
             None => return,
         }
     }
+}
+
+/// Ends connections to machines that have vanished. Their streams hold bookings.
+fn notice_dead_peers(stream: &TcpStream) -> std::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_TRIES)?)
 }
 
 async fn handle(picker: &Arc<Picker>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {

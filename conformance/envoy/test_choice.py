@@ -77,7 +77,7 @@ def test_headers_of_a_response_keep_their_repetitions(world):
 def test_trailers_of_a_request_end_its_body(world):
     def with_trailers(parts):
         parts["manager"]["http_protocol_options"] = {"enable_trailers": True}
-        # Envoy 1.40 forwards such a body twice on a route that retries, whatever the picker answers.
+        # Envoy 1.40 forwards such a body twice on a route that retries, although the picker sends it back once.
         del parts["manager"]["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["retry_policy"]
 
     _, envoy = world.start(world.engines(), change=with_trailers)

@@ -70,13 +70,13 @@ impl Drain {
     }
 
     /// Returns when idle connections are to be closed.
-    pub async fn wait_close_idle(&self) {
+    pub(crate) async fn wait_close_idle(&self) {
         self.wait_for_mode(DrainMode::CloseIdle).await;
         _ = tokio::time::timeout(IDLE_GRACE, self.wait_abort()).await;
     }
 
     /// Returns when requests are to be aborted. A connection waits for this and then polls its request once more, which
-    /// finds [`Drain::is_aborted`] without waiting for the drain itself.
+    /// finds `is_aborted` without waiting for the drain itself.
     pub async fn wait_abort(&self) {
         self.wait_for_mode(DrainMode::Abort).await;
     }

@@ -24,7 +24,7 @@ use crate::intake::{self, Intake};
 use crate::keys::Tenant;
 use crate::permit::{self, Permit};
 use crate::relay::{EndMarker, Relay, RelayParams};
-use crate::request_log::{RequestLog, text_of};
+use crate::request_log::RequestLog;
 use crate::response_body::ResponseBody;
 use crate::response_watch::Framing;
 use crate::routing;
@@ -262,11 +262,6 @@ impl Dispatch {
     fn route(&self) -> Result<Decision, GatewayError> {
         let request_id = self.headers.get(headers::REQUEST_ID);
         routing::route(&self.gateway, &self.intake.request, &self.excluded_workers()?, request_id)
-    }
-
-    /// The request's id, for log lines.
-    fn request_id(&self) -> &str {
-        self.headers.get(headers::REQUEST_ID).map_or("none", text_of)
     }
 
     /// Workers that failed; if the client requests a worker, also all other workers.

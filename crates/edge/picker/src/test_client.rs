@@ -11,7 +11,7 @@ use http::{HeaderMap, Request};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use warmroute_fleet::{Models, ProbeResult, WorkerLoadView, WorkerView};
-use warmroute_gateway::{Drain, Drained, Gateway};
+use warmroute_gateway::{Drain, Drained, Gateway, Records};
 use warmroute_policy::Standard;
 use warmroute_router::{Change, Router};
 use warmroute_types::Address;
@@ -42,7 +42,7 @@ impl Fixture {
     ) -> Fixture {
         let policy: Standard = "expected_ttft".parse().unwrap();
         let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
-        let gateway = Gateway::new(Arc::clone(&router), settings, None).unwrap();
+        let gateway = Gateway::new(Arc::clone(&router), settings, Records::default()).unwrap();
         for (rank, url) in workers.iter().enumerate() {
             let address = match url.strip_suffix("#rank") {
                 Some(url) => Address { rank: Some(rank as u16), ..Address::new(url) },

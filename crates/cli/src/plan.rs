@@ -304,7 +304,7 @@ fn picker(options: &options::Picker) -> anyhow::Result<Option<PickerPlan>> {
         config: warmroute_picker::Config {
             feedback: value_of(options.picker_feedback),
             fallbacks,
-            conformance_headers: match value_of(options.picker_conformance_headers) {
+            conformance_headers: match value_of(options.picker_conformance_headers).0 {
                 true => ConformanceHeaders::On,
                 false => ConformanceHeaders::Off,
             },

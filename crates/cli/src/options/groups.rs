@@ -549,7 +549,7 @@ group! {
 
 group! {
     /// The endpoint picker for Envoy.
-    Picker in "picker" ("Endpoint picker") {
+    Picker ("Endpoint picker") {
         /// Port of the endpoint picker, which Envoy asks where to send each request (ext_proc); usually 9002, 0 picks a
         /// free port. Without it there is no picker
         #[arg(value_name = "PORT")]
@@ -567,8 +567,8 @@ group! {
         picker_fallbacks: usize = Some(picker().fallbacks),
         /// Obey the headers of the inference extension's conformance tests, by which a client chooses its engine; for tests
         /// only [default: off]
-        #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new(), hide = true)]
-        picker_conformance_headers: bool = Some(false),
+        #[arg(value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on", hide = true)]
+        picker_conformance_headers: OnOff = Some(OnOff(false)),
     }
 }
 

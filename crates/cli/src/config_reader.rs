@@ -108,6 +108,7 @@ fn keep_fixed(mut put: Options, in_force: Options) -> Options {
     put.health = put.health.over(in_force.health);
     put.recording = put.recording.over(in_force.recording);
     put.sharing = put.sharing.over(in_force.sharing);
+    put.picker = put.picker.over(in_force.picker);
     let (cache, stays) = (&mut put.cache, in_force.cache);
     cache.max_tree_size = cache.max_tree_size.or(stays.max_tree_size);
     cache.block_hash = cache.block_hash.take().or(stays.block_hash);

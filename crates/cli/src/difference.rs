@@ -7,12 +7,13 @@ use serde_json::{Map, Value};
 use crate::options::Options;
 
 /// Tables and keys that are read only at startup.
-const FIXED: [&str; 10] = [
+const FIXED: [&str; 11] = [
     "server.",
     "events.",
     "health.",
     "recording.",
     "sharing.",
+    "picker.",
     "cache.max-tree-size",
     "cache.block-hash",
     "cache.eviction-interval-secs",

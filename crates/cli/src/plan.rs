@@ -18,9 +18,12 @@ use warmroute_gateway::{
     AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, Timeouts, Token, WorkerChoice,
     WorkerLimit,
 };
+use warmroute_operate::PickerPlan;
+use warmroute_picker::ConformanceHeaders;
 use warmroute_policy::{BadPolicy, Policy, Standard};
 use warmroute_prompt::PrefixRule;
 use warmroute_record::{AccessLogConfig, LogTarget};
+use warmroute_router::CANDIDATE_RECORDS_MAX;
 use warmroute_types::{BadUrl, Micros};
 use warmroute_wire::Dialer;
 
@@ -94,8 +97,9 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
         record: record(&options)?,
         access_log: access_log(&options.server)?,
         sharing,
+        picker: picker(&options.picker)?,
         events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
-        acceptors: security::acceptors(&options.security)?,
+        acceptors: security::acceptors(&options)?,
         admin_token: security::admin_token(&options.security)?,
         keys: security::keys(&options.security)?,
         options,
@@ -303,6 +307,23 @@ fn precise(options: &Options, dialer: Dialer) -> Option<FollowSettings> {
         configured: Configured::default(),
         dialer,
     })
+}
+
+fn picker(options: &options::Picker) -> anyhow::Result<Option<PickerPlan>> {
+    let fallbacks = value_of(options.picker_fallbacks);
+    anyhow::ensure!(fallbacks < CANDIDATE_RECORDS_MAX, "picker-fallbacks must be at most 3");
+    let Some(port) = options.picker_port else { return Ok(None) };
+    Ok(Some(PickerPlan {
+        listen: SocketAddr::new(value_of(options.picker_host), port),
+        config: warmroute_picker::Config {
+            feedback: value_of(options.picker_feedback),
+            fallbacks,
+            conformance_headers: match value_of(options.picker_conformance_headers).0 {
+                true => ConformanceHeaders::On,
+                false => ConformanceHeaders::Off,
+            },
+        },
+    }))
 }
 
 fn record(options: &Options) -> anyhow::Result<Option<warmroute_record::Config>> {
@@ -567,6 +588,7 @@ mod tests {
             ("[security]\ntls-cert = \"/nowhere\"\ntls-key = \"/nowhere\"", "cannot read /nowhere"),
             ("[security]\nworker-tls-ca = \"/nowhere\"", "worker-tls: cannot read /nowhere"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
+            ("[picker]\npicker-fallbacks = 4", "picker-fallbacks must be at most 3"),
             ("[sharing]\nshare = [\"mesh\"]", "share-secret-file"),
             ("[sharing]\nshare = \"foo\"", "share: `foo`: expected mesh, redis://HOST:PORT"),
             ("[sharing]\nshare = \"mesh\"", "share-secret-file"),

@@ -7,10 +7,10 @@ use anyhow::Context;
 use http::HeaderValue;
 use warmroute_gateway::{Keys, Token, WorkerApi};
 use warmroute_operate::Acceptors;
-use warmroute_wire::{Acceptor, Dialer, Identity, WorkerTls};
+use warmroute_wire::{Acceptor, AppProtocol, Dialer, Identity, WorkerTls};
 
 use crate::options::groups::ClientWorkerApi;
-use crate::options::{Secret, Security};
+use crate::options::{Options, Secret, Security};
 
 /// The token of the admin listener.
 pub fn admin_token(security: &Security) -> anyhow::Result<Option<Token>> {
@@ -85,12 +85,23 @@ pub fn identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> anyhow::Result
 }
 
 /// Plain or TLS, for each listener.
-pub fn acceptors(security: &Security) -> anyhow::Result<Acceptors> {
-    let s = security;
+pub fn acceptors(options: &Options) -> anyhow::Result<Acceptors> {
+    let s = &options.security;
     Ok(Acceptors {
+        picker: picker_acceptor(options).context("tls")?,
         clients: acceptor(identity(&s.tls_cert, &s.tls_key), &s.tls_client_ca).context("tls")?,
         operators: acceptor(identity(&s.admin_tls_cert, &s.admin_tls_key), &s.admin_tls_client_ca)
             .context("admin-tls")?,
+    })
+}
+
+/// The endpoint picker's certificate: the client listener's, or one of its own making, because most proxies that use TLS
+/// do not verify it.
+fn picker_acceptor(options: &Options) -> anyhow::Result<Acceptor> {
+    let Some(_) = options.picker.picker_port else { return Ok(Acceptor::default()) };
+    Ok(match identity(&options.security.tls_cert, &options.security.tls_key)? {
+        Some(identity) => Acceptor::tls(&identity, None, AppProtocol::Http2)?,
+        None => Acceptor::self_signed("warmroute", AppProtocol::Http2)?,
     })
 }
 
@@ -99,7 +110,7 @@ fn acceptor(
     client_ca: &Option<PathBuf>,
 ) -> anyhow::Result<Acceptor> {
     match identity? {
-        Some(identity) => Ok(Acceptor::tls(&identity, client_ca.as_ref())?),
+        Some(identity) => Ok(Acceptor::tls(&identity, client_ca.as_ref(), AppProtocol::Http)?),
         None if client_ca.is_some() => {
             anyhow::bail!("a CA bundle for clients requires a certificate and a key of the listener")
         }

@@ -46,6 +46,7 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
             "wire",
         ],
     ),
+    ("edge", "picker", &["types", "gateway", "wire"]),
     (
         "edge",
         "follow",
@@ -68,7 +69,10 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
     (
         "edge",
         "operate",
-        &["types", "index", "policy", "router", "follow", "gateway", "probe", "record", "share", "wire"],
+        &[
+            "types", "index", "policy", "router", "follow", "gateway", "picker", "probe", "record", "share",
+            "wire",
+        ],
     ),
     ("lab", "engine", &["types"]),
     ("lab", "sim", &["types", "prompt", "index", "feed", "fleet", "policy", "peers", "router", "engine"]),

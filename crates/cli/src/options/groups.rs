@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{MatchingUnit, Publishers};
 use warmroute_gateway::{CacheSalt, CachedTokens, ClientCredentials, Forwarded, SessionKey, UsageInjection};
+use warmroute_picker::Feedback;
 use warmroute_prompt::{PrefixHash, PrefixSpan};
 use warmroute_record::{LineFormat, ModelNames};
 use warmroute_types::OptionValue;
@@ -31,6 +32,10 @@ fn index() -> warmroute_index::Config {
 
 fn secs(secs: u64) -> Secs {
     Secs(Duration::from_secs(secs))
+}
+
+fn picker() -> warmroute_picker::Config {
+    warmroute_picker::Config::default()
 }
 
 fn probe() -> warmroute_probe::Config {
@@ -592,6 +597,31 @@ group! {
         /// Private key (PEM) of --share-redis-tls-cert
         #[arg(value_name = "FILE")]
         share_redis_tls_key: PathBuf = None,
+    }
+}
+
+group! {
+    /// The endpoint picker for Envoy.
+    Picker ("Endpoint picker") {
+        /// Port of the endpoint picker, which Envoy asks where to send each request (ext_proc); usually 9002, 0 picks a
+        /// free port. Without it there is no picker
+        #[arg(value_name = "PORT")]
+        picker_port: u16 = None,
+        /// Address of the endpoint picker's listener [default: 0.0.0.0]
+        #[arg(value_name = "ADDRESS")]
+        picker_host: IpAddr = Some(IpAddr::from([0, 0, 0, 0])),
+        /// How the picker sees responses, from which the router learns [default: off]
+        #[arg(value_parser = named::<Feedback>())]
+        #[serde(with = "super::named")]
+        picker_feedback: Feedback = Some(picker().feedback),
+        /// Further endpoints to name after the chosen one, at most 3. Envoy takes a list with the load balancing policy
+        /// override_host only [default: 0]
+        #[arg(value_name = "ENDPOINTS")]
+        picker_fallbacks: usize = Some(picker().fallbacks),
+        /// Obey the headers of the inference extension's conformance tests, by which a client chooses its engine; for tests
+        /// only [default: off]
+        #[arg(value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on", hide = true)]
+        picker_conformance_headers: OnOff = Some(OnOff(false)),
     }
 }
 

@@ -93,6 +93,8 @@ options! {
     recording: Recording,
     /// Sharing state between routers.
     sharing: Sharing,
+    /// The endpoint picker for Envoy.
+    picker: Picker,
 }
 
 #[cfg(test)]
@@ -117,6 +119,7 @@ mod tests {
             ("health", 0),
             ("recording", 1),
             ("sharing", 6),
+            ("picker", 1),
         ];
         for (table, none_allowed) in &tables {
             let given = printed[table].as_table().unwrap().len();

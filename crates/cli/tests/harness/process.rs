@@ -48,6 +48,11 @@ impl Process {
         self.first_line["admin"].as_str().unwrap()
     }
 
+    /// The endpoint picker's address.
+    pub fn picker(&self) -> &str {
+        self.first_line["picker"].as_str().unwrap()
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }

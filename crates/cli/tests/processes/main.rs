@@ -13,6 +13,7 @@ mod managing;
 mod migrating;
 mod notifying;
 mod operating;
+mod picking;
 mod reloading;
 mod starting;
 mod watching;

@@ -18,6 +18,9 @@ pub enum Outcome<'a> {
         /// Token counts of the answer, if the engine reported any for this prompt alone.
         answered: Option<Answered<'a>>,
     },
+    /// Another proxy forwards the request, and its answer is never seen. The prompt counts as computed, but nothing is
+    /// learned about the worker: neither its speed nor that it answers.
+    Unobserved,
     /// The worker refused the request (backpressure, a client error): it is alive and has computed nothing.
     Refused,
 }

@@ -131,6 +131,11 @@ impl<P: Policy> Router<P> {
                 let feedback = answered.map(|answered| self.feedback(decision, answered));
                 Observed { ejected_until: None, feedback }
             }
+            Outcome::Unobserved => {
+                self.confirm_prompt(decision);
+                decision.assignment_guard.iter_mut().for_each(AssignmentGuard::answered);
+                Observed::default()
+            }
             Outcome::Refused => {
                 self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Complete);
                 Observed::default()

@@ -76,6 +76,18 @@ impl Attempt {
         attempt
     }
 
+    /// Frees the prompt of a request whose answer will not be seen. The router keeps what it presumed.
+    pub(crate) fn forget_prompt(&mut self) {
+        if let Some(request) = Arc::get_mut(&mut self.request) {
+            request.prompt = None;
+        }
+    }
+
+    /// The longest answer that the request allows, if limited.
+    pub(crate) fn answer_tokens_max(&self) -> Option<u32> {
+        self.request.answer_tokens_max
+    }
+
     /// Reports the first token to the router, the metrics and the history.
     pub(crate) fn mark_first_token(&mut self) {
         let at = self.gateway.now();
@@ -187,6 +199,19 @@ impl Attempt {
         self.outcome =
             if error.is_worker_fault() { AttemptOutcome::Failed } else { AttemptOutcome::EndedByGateway };
         self.fate = RequestFate::Continues;
+    }
+
+    /// Ends an attempt that another proxy forwarded and whose response was not seen. Its time is an estimate, so it
+    /// does not count in the histogram of durations.
+    pub(crate) fn end_unobserved(mut self) {
+        (self.outcome, self.fate) = (AttemptOutcome::Unobserved, RequestFate::Continues);
+        self.gateway.router.observe(&mut self.decision, Outcome::Unobserved);
+    }
+
+    /// Ends an attempt whose request another worker answered, or the proxy in its place. The worker is not blamed: the
+    /// proxy does not say why.
+    pub(crate) fn end_elsewhere(mut self) {
+        (self.outcome, self.fate) = (AttemptOutcome::Failed, RequestFate::Continues);
     }
 
     fn final_outcome(&self) -> AttemptOutcome {

@@ -17,16 +17,19 @@ pub(crate) enum AttemptOutcome {
     Cancelled,
     /// The gateway ended it: a request timeout or a drain timeout.
     EndedByGateway,
+    /// Another proxy forwarded it, and its response was not seen.
+    Unobserved,
 }
 
 impl AttemptOutcome {
-    pub(crate) const ALL: [AttemptOutcome; 6] = [
+    pub(crate) const ALL: [AttemptOutcome; 7] = [
         AttemptOutcome::Ok,
         AttemptOutcome::ClientError,
         AttemptOutcome::ServerError,
         AttemptOutcome::Failed,
         AttemptOutcome::Cancelled,
         AttemptOutcome::EndedByGateway,
+        AttemptOutcome::Unobserved,
     ];
 
     pub(crate) fn of(status: StatusCode) -> AttemptOutcome {
@@ -45,6 +48,7 @@ impl AttemptOutcome {
             AttemptOutcome::Failed => "failed",
             AttemptOutcome::Cancelled => "cancelled",
             AttemptOutcome::EndedByGateway => "cut",
+            AttemptOutcome::Unobserved => "unobserved",
         }
     }
 }

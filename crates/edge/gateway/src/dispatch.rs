@@ -1,6 +1,5 @@
 //! Routing, sending and retrying: everything until a worker's response starts to reach the client.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
-use warmroute_router::{Decision, Scratch};
+use warmroute_router::Decision;
 use warmroute_types::{Micros, WorkerId};
 
 use crate::attempt::{Attempt, blame_worker, suspect_worker};
@@ -25,10 +24,11 @@ use crate::idle_timeout::earlier;
 use crate::intake::{self, Intake};
 use crate::keys::Tenant;
 use crate::permit::{self, Permit};
-use crate::random::random;
-use crate::relay::{EndMarker, Framing, Relay, RelayParams};
-use crate::request_log::{RequestLog, text_of};
+use crate::relay::{EndMarker, Relay, RelayParams};
+use crate::request_log::RequestLog;
 use crate::response_body::ResponseBody;
+use crate::response_watch::Framing;
+use crate::routing;
 use crate::status_class::StatusClass;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::upstream_body::UpstreamBody;
@@ -38,10 +38,6 @@ use crate::{Config, DecisionHeaders, headers};
 /// If a reused connection fails this soon without a response, the worker had closed it before the request arrived, so
 /// the request may go to the same worker again. Later, the worker may already be computing.
 const STALE_WITHIN: Duration = Duration::from_millis(20);
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
 
 /// One request on its way to a worker, across all its attempts.
 pub(crate) struct Dispatch {
@@ -108,7 +104,7 @@ impl Dispatch {
         });
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
         let permit =
-            permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request).await?;
+            permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &[]).await?;
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         headers::set_credentials(&mut parts.headers, &config, tenant);
@@ -284,40 +280,16 @@ impl Dispatch {
     }
 
     fn route(&self) -> Result<Decision, GatewayError> {
-        let texts = self.intake.request.texts();
-        let avoid = self.excluded_workers()?;
-        let request = self.intake.request.routing_request(&texts, &avoid);
-        let (now, random) = (self.gateway.now(), random());
-        let decision =
-            SCRATCH.with_borrow_mut(|scratch| self.gateway.router.route(&request, scratch, now, random));
-        let decision = decision.map_err(|why| GatewayError::no_route(&why, request.model))?;
-        self.gateway.notify_peers();
-        self.gateway.metrics.count_decision(decision.policy, decision.reason);
-        tracing::debug!(
-            request = self.request_id(), worker = %decision.worker.label,
-            policy = decision.policy, reason = decision.reason, view = %decision.view,
-            query_tokens = decision.prompt_tokens, matched_tokens = decision.cached_tokens,
-            longest_match_tokens = decision.longest_match, "routed",
-        );
-        Ok(decision)
-    }
-
-    /// The request's id, for log lines.
-    fn request_id(&self) -> &str {
-        self.headers.get(headers::REQUEST_ID).map_or("none", text_of)
+        let request_id = self.headers.get(headers::REQUEST_ID);
+        routing::route(&self.gateway, &self.intake.request, &self.excluded_workers()?, request_id)
     }
 
     /// Workers that failed; if the client requests a worker, also all other workers.
     fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
         let Some(requested_worker) = &self.requested_worker else { return Ok(self.failed_workers.clone()) };
-        let workers = self.gateway.router.inspect().workers();
-        let others =
-            workers.iter().filter(|view| *view.worker.label != **requested_worker).map(|view| view.worker.id);
-        let others: Vec<WorkerId> = others.collect();
-        if others.len() == workers.len() {
-            return Err(GatewayError::UnknownWorker(requested_worker.clone()));
-        }
-        Ok(others.into_iter().chain(self.failed_workers.iter().copied()).collect())
+        let mut excluded = routing::all_but(&self.gateway, requested_worker)?;
+        excluded.extend_from_slice(&self.failed_workers);
+        Ok(excluded)
     }
 
     /// Sends the request to one worker and waits for the first chunk of its response, within all time limits.
@@ -453,7 +425,7 @@ impl Dispatch {
         let head = self.client_head(started.head, &attempt.decision);
         let params = RelayParams {
             api: self.api,
-            framing: framing_of(&head.headers),
+            framing: Framing::of(&head.headers),
             end_marker,
             outcome: AttemptOutcome::of(head.status),
             class,
@@ -499,11 +471,6 @@ async fn read_first_chunk(
     }
     let first = response.next_chunk().await.transpose()?;
     Ok(StartedResponse { head, response, first })
-}
-
-fn framing_of(headers: &HeaderMap) -> Framing {
-    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    if kind.starts_with(b"text/event-stream") { Framing::Events } else { Framing::Document }
 }
 
 fn end_marker_of(headers: &HeaderMap) -> EndMarker {

@@ -64,7 +64,8 @@ impl Drain {
 
     // The sender lives as long as `self`, so waiting cannot fail.
 
-    pub(crate) async fn wait_begun(&self) {
+    /// Returns when a drain begins.
+    pub async fn wait_begun(&self) {
         self.wait_for_mode(DrainMode::KeepIdle).await;
     }
 
@@ -75,8 +76,8 @@ impl Drain {
     }
 
     /// Returns when requests are to be aborted. A connection waits for this and then polls its request once more, which
-    /// finds [`Drain::is_aborted`] without waiting for the drain itself.
-    pub(crate) async fn wait_abort(&self) {
+    /// finds `is_aborted` without waiting for the drain itself.
+    pub async fn wait_abort(&self) {
         self.wait_for_mode(DrainMode::Abort).await;
     }
 

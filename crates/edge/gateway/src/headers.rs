@@ -11,7 +11,9 @@ use crate::{ClientCredentials, Config, Forwarded, WorkerChoice};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const WORKER: HeaderName = HeaderName::from_static("x-warmroute-worker");
-const DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+pub(crate) const DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+/// Headers with a client's credentials.
+pub(crate) const CREDENTIALS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
 /// Longer request ids are replaced, because request ids go into logs and response headers.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
@@ -123,18 +125,20 @@ pub(crate) fn towards_worker(
 /// Sets the credentials that a worker sees. A client's gateway key must not reach workers by default, because a
 /// worker's operator could use it.
 pub(crate) fn set_credentials(headers: &mut HeaderMap, config: &Config, tenant: Option<&Tenant>) {
-    let ours = config.dialer.authorization();
-    let is_passed = match config.client_credentials {
-        ClientCredentials::Auto => tenant.is_none() && ours.is_none(),
+    if !passes_credentials(config, tenant) {
+        CREDENTIALS.iter().for_each(|name| _ = headers.remove(name));
+    }
+    if let Some(ours) = config.dialer.authorization() {
+        headers.insert(header::AUTHORIZATION, ours);
+    }
+}
+
+/// Whether a worker sees the client's credentials.
+pub(crate) fn passes_credentials(config: &Config, tenant: Option<&Tenant>) -> bool {
+    match config.client_credentials {
+        ClientCredentials::Auto => tenant.is_none() && config.dialer.authorization().is_none(),
         ClientCredentials::Pass => true,
         ClientCredentials::Drop => false,
-    };
-    if !is_passed {
-        headers.remove(header::AUTHORIZATION);
-        headers.remove("x-api-key");
-    }
-    if let Some(ours) = ours {
-        headers.insert(header::AUTHORIZATION, ours);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::engine_fields;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
-use crate::parsed_request::{ParseContext, ParsedRequest, session_key};
+use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand, session_key};
 use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
 
 /// How much of an oversized body is read and discarded. A client that is still sending would otherwise see a reset
@@ -128,28 +128,10 @@ pub(crate) async fn receive(
     }
     let deadline = BodyDeadline::new(config.timeouts.body);
     let bytes = buffer(body, headers, config.body_bytes_max, deadline, &mut budget).await?;
-    if api == Api::Other && !is_read_as_json(headers, &bytes) {
-        // Requests of unknown APIs are forwarded even if they are not JSON.
-        let body = Body::default();
-        let context = ParseContext { api, headers, gateway, config, tenant };
-        return Ok(build_intake(&bytes, budget, &body, context).await);
-    }
-    if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
-        return Err(GatewayError::UnsupportedEncoding(
-            String::from_utf8_lossy(encoding.as_bytes()).into_owned(),
-        ));
-    }
-    let marked = Body::read_marking(&bytes, engine_fields::position);
-    let marked = marked.map_err(|bad| GatewayError::bad_json(bad, &bytes))?;
-    let cleaned = enforce_fields(&bytes, &marked, config, tenant)?;
-    let context = ParseContext { api, headers, gateway, config, tenant };
-    match cleaned {
-        None => Ok(build_intake(&bytes, budget, &marked, context).await),
-        Some(bytes) => {
-            let body = Body::read(&bytes).map_err(|bad| GatewayError::bad_json(bad, &bytes))?;
-            Ok(build_intake(&bytes, budget, &body, context).await)
-        }
-    }
+    let usage = UsageDemand::of(config, tenant);
+    let context = ParseContext { api, headers, gateway, config, tenant, usage };
+    let (request, body) = parse(&bytes, context).await?;
+    Ok(Intake { request: Arc::new(request), body: RequestBody::Buffered(body), budget })
 }
 
 /// Refuses fields that steer engines. Returns the body without those that are dropped, if there are any.
@@ -183,15 +165,34 @@ fn is_read_as_json(headers: &HeaderMap, bytes: &[u8]) -> bool {
     !is_packed && ((is_json && may_be_object) || Body::read(bytes).is_ok())
 }
 
-async fn build_intake(
+/// Parses a JSON body. Returns the request, and the body as workers get it.
+pub(crate) async fn parse(
     bytes: &Bytes,
-    budget: BodyBudget,
-    body: &Body<'_>,
     context: ParseContext<'_>,
-) -> Intake {
+) -> Result<(ParsedRequest, BufferedBody), GatewayError> {
+    let ParseContext { api, headers, config, tenant, .. } = context;
+    if api == Api::Other && !is_read_as_json(headers, bytes) {
+        // Requests of unknown APIs are forwarded even if they are not JSON.
+        return Ok(build(bytes, &Body::default(), context).await);
+    }
+    if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
+        let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
+        return Err(GatewayError::UnsupportedEncoding(encoding));
+    }
+    let marked = Body::read_marking(bytes, engine_fields::position);
+    let marked = marked.map_err(|bad| GatewayError::bad_json(bad, bytes))?;
+    let Some(cleaned) = enforce_fields(bytes, &marked, config, tenant)? else {
+        return Ok(build(bytes, &marked, context).await);
+    };
+    let body = Body::read(&cleaned).map_err(|bad| GatewayError::bad_json(bad, &cleaned))?;
+    let (request, outgoing) = build(&cleaned, &body, context).await;
+    Ok((request, outgoing.changed()))
+}
+
+async fn build(bytes: &Bytes, body: &Body<'_>, context: ParseContext<'_>) -> (ParsedRequest, BufferedBody) {
     let request = ParsedRequest::parse(body, context).await;
-    let body = RequestBody::Buffered(request.outgoing_body(bytes, body, context.api, context.config));
-    Intake { request: Arc::new(request), body, budget }
+    let outgoing = request.outgoing_body(bytes, body, context.api, context.config);
+    (request, outgoing)
 }
 
 /// Streams a body that is not JSON. The beginning of a form is read, because it may name the model.
@@ -205,7 +206,8 @@ async fn pass_through(
         true => next_chunk(&mut body, &mut BodyDeadline::new(config.timeouts.body)).await?,
         false => None,
     };
-    let model = head.as_ref().and_then(|head| model_in_form(head));
+    let form = head.as_deref().unwrap_or_default();
+    let request = unparsed(form, headers, config);
     let body = if head.is_none() && body.is_end_stream() {
         // An empty body can always be sent again.
         RequestBody::Buffered(BufferedBody::default())
@@ -213,13 +215,15 @@ async fn pass_through(
         let status = Arc::new(UploadStatus::default());
         RequestBody::Upload { upload: Some(Upload::new(head, body, Arc::clone(&status))), status }
     };
+    Ok(Intake { request: Arc::new(request), body, budget })
+}
+
+/// What is known about a request whose body is not JSON: the model, if the start of a form names it, and the session.
+pub(crate) fn unparsed(start: &[u8], headers: &HeaderMap, config: &Config) -> ParsedRequest {
+    let model = if is_form(headers) { model_in_form(start) } else { None };
     let model = model.map(|name| config.aliases.get(&name).cloned().unwrap_or(name));
     let session_key = session_key(config, headers, &Body::default());
-    Ok(Intake {
-        request: Arc::new(ParsedRequest { model, session_key, ..ParsedRequest::default() }),
-        body,
-        budget,
-    })
+    ParsedRequest { model, session_key, ..ParsedRequest::default() }
 }
 
 fn is_form(headers: &HeaderMap) -> bool {
@@ -237,7 +241,7 @@ fn model_in_form(head: &[u8]) -> Option<String> {
 
 /// Whether the body is parsed as JSON. Known APIs always send JSON; other POSTs do unless they declare an upload. (curl
 /// declares every body to be a form.)
-fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
+pub(crate) fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
     const UPLOADS: [&str; 5] = ["multipart/", "application/octet-stream", "audio/", "image/", "video/"];
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.to_ascii_lowercase();

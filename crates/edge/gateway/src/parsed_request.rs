@@ -57,6 +57,7 @@ pub(crate) struct ParseContext<'a> {
     pub gateway: &'a Gateway,
     pub config: &'a Config,
     pub tenant: Option<&'a Tenant>,
+    pub usage: UsageDemand,
 }
 
 /// What a trace contains beyond the routing fields.
@@ -90,7 +91,7 @@ impl Default for ParsedRequest {
 impl ParsedRequest {
     /// Parses a request from its body and headers.
     pub(crate) async fn parse(body: &Body<'_>, context: ParseContext<'_>) -> ParsedRequest {
-        let ParseContext { api, headers, gateway, config, tenant } = context;
+        let ParseContext { api, headers, gateway, config, tenant, usage } = context;
         let needs = |what: fn(&Standard) -> bool| gateway.router.inspect().needs(what);
         let named = body.model();
         let model = named.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
@@ -101,7 +102,7 @@ impl ParsedRequest {
         if needs_overlap && !is_one_prompt {
             count_unrendered_prompt(body, model, gateway);
         }
-        let injects = should_inject_usage(body, api, context.usage_demand());
+        let injects = should_inject_usage(body, api, usage);
         let cache_salt =
             tenant.and_then(|tenant| tenant.cache_salt(config.cache_salt, body.salt().as_deref()));
         let prompt = match is_looked_up {
@@ -230,11 +231,12 @@ pub(crate) enum UsageDemand {
     Always,
 }
 
-impl ParseContext<'_> {
-    fn usage_demand(&self) -> UsageDemand {
-        let limits = self.config.admission.limits;
-        let limits = self.tenant.map_or(limits, |tenant| tenant.limits.over(limits));
-        match self.config.usage_injection {
+impl UsageDemand {
+    /// What the gateway needs to know about a response that it relays.
+    pub(crate) fn of(config: &Config, tenant: Option<&Tenant>) -> UsageDemand {
+        let limits = config.admission.limits;
+        let limits = tenant.map_or(limits, |tenant| tenant.limits.over(limits));
+        match config.usage_injection {
             _ if limits.tokens_per_minute > 0 => UsageDemand::Always,
             UsageInjection::On => UsageDemand::IfUnset,
             UsageInjection::Off => UsageDemand::None,

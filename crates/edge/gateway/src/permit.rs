@@ -41,13 +41,15 @@ struct Admitted {
     deadline: Micros,
 }
 
-/// Admits a request, after waiting in the queue if necessary. Returns `None` if nothing is limited.
+/// Admits a request, after waiting in the queue if necessary for a worker outside `avoid`. Returns `None` if nothing is
+/// limited.
 pub(crate) async fn admit(
     gateway: &Arc<Gateway>,
     config: &AdmissionConfig,
     headers: &HeaderMap,
     tenant: Option<&Tenant>,
     request: &Arc<ParsedRequest>,
+    avoid: &[WorkerId],
 ) -> Result<Option<Permit>, GatewayError> {
     let limits = tenant.map_or(config.limits, |tenant| tenant.limits.over(config.limits));
     let has_rates = limits != Limits::default();
@@ -71,7 +73,7 @@ pub(crate) async fn admit(
         permit.reserved = Some(reserved.map_err(GatewayError::RateLimited)?);
     }
     if config.is_limited() {
-        permit.admitted = Some(enter_or_queue(gateway, config, ask, request).await?);
+        permit.admitted = Some(enter_or_queue(gateway, config, ask, request, avoid).await?);
     }
     Ok(Some(permit))
 }
@@ -81,17 +83,18 @@ async fn enter_or_queue(
     config: &AdmissionConfig,
     ask: AdmissionRequest,
     request: &Arc<ParsedRequest>,
+    avoid: &[WorkerId],
 ) -> Result<Admitted, GatewayError> {
     let (gate, now) = (&gateway.admission_gate, gateway.now());
     let model = request.model.as_deref();
-    let vacancy = gateway.router.inspect().vacancy(model, &[]);
+    let vacancy = gateway.router.inspect().vacancy(model, avoid);
     let awaits_worker = vacancy == Vacancy::NoWorker && config.waits_for_workers();
     let deadline = now + if awaits_worker { config.wake_max } else { config.wait_max }.into();
     if let Some(place) = gate.admission.lock().enter(ask, || config.may_route(vacancy)) {
         return Ok(Admitted { place, deadline });
     }
     let (wake, woken) = oneshot::channel();
-    let waiter = Waiter { model: request.model.clone(), avoid: Vec::new(), wake };
+    let waiter = Waiter { model: request.model.clone(), avoid: avoid.to_vec(), wake };
     let place = gate.admission.lock().wait_until(ask, waiter, deadline, now);
     let _counted = awaits_worker.then(|| gate.await_worker(model));
     let place = place.map_err(|refused| GatewayError::QueueFull { retry_after_s: refused.retry_after_s })?;
@@ -270,7 +273,7 @@ mod tests {
     }
 
     async fn enter(gateway: &Arc<Gateway>) -> Result<Option<Permit>, GatewayError> {
-        admit(gateway, &gateway.config().admission, &HeaderMap::new(), None, &Arc::default()).await
+        admit(gateway, &gateway.config().admission, &HeaderMap::new(), None, &Arc::default(), &[]).await
     }
 
     /// Running and waiting requests.

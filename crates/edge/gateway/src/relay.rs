@@ -9,21 +9,20 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::time::Instant;
 use warmroute_prompt::Api;
-use warmroute_types::Usage;
 
 use crate::Timeouts;
 use crate::attempt::{Attempt, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::cached_tokens::{CachedTokens, CachedTokensFilter};
 use crate::drain::Drain;
-use crate::first_token::FirstToken;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::idle_timeout::IdleTimeout;
 use crate::permit::Permit;
+use crate::response_watch::{Framing, ResponseWatch};
 use crate::status_class::StatusClass;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
-use crate::usage::{UsageFilter, UsageWatch};
+use crate::usage::UsageFilter;
 
 /// Chunks that one poll inspects at most, if all of them are removed.
 const CHUNKS_A_POLL: usize = 32;
@@ -33,15 +32,6 @@ const CHUNKS_A_POLL: usize = 32;
 #[derive(Debug, thiserror::Error)]
 #[error("the worker failed in the middle of its response")]
 pub(crate) struct TruncatedResponse;
-
-/// Framing of a response. It decides how a failure can be reported to the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Framing {
-    /// Server-sent events: an error event can follow.
-    Events,
-    /// A single document, which can only be cut off.
-    Document,
-}
 
 /// What marks the end of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,16 +56,11 @@ pub(crate) struct Relay {
 struct OpenResponse {
     response: UpstreamResponse,
     idle_timeout: IdleTimeout,
-    attempt: Attempt,
-    /// Looks for the first token; `None` once seen, or if the response is not a stream.
-    first_token: Option<FirstToken>,
-    usage: UsageWatch,
+    watch: ResponseWatch,
     /// Removes injected usage events.
     usage_filter: Option<UsageFilter>,
     /// Hides how much was cached.
     cached_filter: Option<CachedTokensFilter>,
-    /// Present while requests are limited.
-    permit: Option<Permit>,
 }
 
 /// What is known about a response when its head is sent.
@@ -119,22 +104,12 @@ impl Relay {
         params: RelayParams,
         permit: Option<Permit>,
     ) -> Relay {
-        let first_token = (params.framing == Framing::Events && params.outcome == AttemptOutcome::Ok)
-            .then(FirstToken::default);
+        let watch = ResponseWatch::new(attempt, permit, params.framing, params.outcome);
         let usage_filter =
             (params.usage_injected && params.framing == Framing::Events).then(UsageFilter::default);
         let cached_filter = (params.cached_tokens == CachedTokens::Hidden).then(CachedTokensFilter::default);
         let idle_timeout = IdleTimeout::new(params.timeouts, params.deadline);
-        let mut open = OpenResponse {
-            response,
-            idle_timeout,
-            attempt,
-            first_token,
-            usage: UsageWatch::default(),
-            usage_filter,
-            cached_filter,
-            permit,
-        };
+        let mut open = OpenResponse { response, idle_timeout, watch, usage_filter, cached_filter };
         let first = first.map(|chunk| open.inspect(chunk));
         let mut relay = Relay { gateway, upstream, params, first, open: Some(open) };
         relay.finish_if_over();
@@ -175,7 +150,7 @@ impl Relay {
             let chunk = match polled {
                 Some(Ok(chunk)) => open.inspect(chunk),
                 Some(Err(error)) => return Poll::Ready(Some(self.fail(&error))),
-                None if self.params.needs_final_event() && !open.usage.has_final_event() => {
+                None if self.params.needs_final_event() && !open.watch.has_final_event() => {
                     return Poll::Ready(Some(self.fail(&UpstreamError::Closed)));
                 }
                 None => {
@@ -205,15 +180,7 @@ impl Relay {
     fn finish(&mut self) {
         let Some(mut open) = self.open.take() else { return };
         let (outcome, class) = (self.params.outcome, self.params.class);
-        let usage = open.usage.read().filter(|_| outcome == AttemptOutcome::Ok);
-        match usage {
-            Some(usage) => open.permit.iter_mut().for_each(|permit| permit.charge_answer(usage)),
-            None if class != StatusClass::Normal => open.permit.iter_mut().for_each(Permit::refund),
-            None if outcome == AttemptOutcome::Ok => {
-                open.permit.iter_mut().for_each(Permit::charge_reserved);
-            }
-            None => {}
-        }
+        let usage = open.watch.charge_answer(outcome, class);
         open.release(|attempt| attempt.end(outcome, class, usage), Some(&self.upstream));
     }
 
@@ -222,7 +189,7 @@ impl Relay {
     /// fault.
     fn fail(&mut self, error: &UpstreamError) -> Result<Bytes, TruncatedResponse> {
         if let Some(mut open) = self.open.take() {
-            open.charge_partial_answer();
+            open.watch.charge_partial_answer();
             open.release(|attempt| self.end_failed(attempt, error), None);
         }
         match self.params.framing {
@@ -250,7 +217,7 @@ impl Drop for Relay {
     /// Dropping a relay that is not complete means that the client disconnected.
     fn drop(&mut self) {
         if let Some(mut open) = self.open.take() {
-            open.charge_partial_answer();
+            open.watch.charge_partial_answer();
             open.release(drop, None);
         }
     }
@@ -263,7 +230,7 @@ impl OpenResponse {
     /// 2. the connection, which goes back to `pool` if it is reusable, and is closed otherwise;
     /// 3. the permit, which admits the next request. That request must find the worker free.
     fn release(self, end_attempt: impl FnOnce(Attempt), pool: Option<&Upstream>) {
-        let OpenResponse { response, attempt, permit, .. } = self;
+        let OpenResponse { response, watch: ResponseWatch { attempt, permit, .. }, .. } = self;
         end_attempt(attempt);
         match pool {
             Some(pool) => response.reclaim_connection().into_iter().for_each(|reusable| pool.keep(reusable)),
@@ -272,25 +239,9 @@ impl OpenResponse {
         drop(permit);
     }
 
-    /// Charges a response that ends early. Streamed tokens are charged already; the engine may have reported the
-    /// prompt's.
-    fn charge_partial_answer(&mut self) {
-        let Some(permit) = &mut self.permit else { return };
-        if let Some(usage) = self.usage.read() {
-            permit.charge_usage(Usage {
-                output_tokens: usage.output_tokens.max(self.usage.streamed_tokens()),
-                ..usage
-            });
-        }
-    }
-
     /// Inspects a chunk. Returns what the client gets of it.
     fn inspect(&mut self, chunk: Bytes) -> Bytes {
-        self.watch_first_token(&chunk);
-        self.usage.observe(&chunk);
-        if let Some(permit) = &mut self.permit {
-            permit.charge_streamed(self.usage.streamed_tokens());
-        }
+        self.watch.observe(&chunk);
         if self.usage_filter.is_none() && self.cached_filter.is_none() {
             return chunk;
         }
@@ -316,14 +267,6 @@ impl OpenResponse {
         match (seen, cached_filter.take_rest()) {
             (Some(seen), Some(rest)) => Some(Bytes::from([seen, rest].concat())),
             (seen, rest) => seen.or(rest),
-        }
-    }
-
-    /// Only streams show a first token. A document arrives when everything has been computed.
-    fn watch_first_token(&mut self, chunk: &[u8]) {
-        if self.first_token.as_mut().is_some_and(|first_token| first_token.is_in(chunk)) {
-            self.first_token = None;
-            self.attempt.mark_first_token();
         }
     }
 }

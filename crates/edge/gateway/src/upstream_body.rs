@@ -17,6 +17,8 @@ use xxhash_rust::xxh3::Xxh3;
 pub(crate) struct BufferedBody {
     /// The pieces in order. Some may be empty.
     pieces: [Bytes; 7],
+    /// Whether it is not the client's own body.
+    is_changed: bool,
 }
 
 /// A range to replace, and the replacement.
@@ -26,6 +28,7 @@ impl BufferedBody {
     /// Applies up to three splices, given in order of position. Only the replacements are copied.
     pub(crate) fn spliced(body: &Bytes, splices: [Option<Splice>; 3]) -> BufferedBody {
         let mut pieces: [Bytes; 7] = Default::default();
+        let is_changed = splices.iter().any(Option::is_some);
         let (mut next, mut at) = (0, 0);
         for (range, replacement) in splices.into_iter().flatten() {
             pieces[next] = body.slice(at..range.start);
@@ -33,7 +36,22 @@ impl BufferedBody {
             (next, at) = (next + 2, range.end);
         }
         pieces[next] = body.slice(at..);
-        BufferedBody { pieces }
+        BufferedBody { pieces, is_changed }
+    }
+
+    /// The pieces that are not empty.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &Bytes> {
+        self.pieces.iter().filter(|piece| !piece.is_empty())
+    }
+
+    /// Whether it is not the client's own body.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// The body of a client, changed before.
+    pub(crate) fn changed(self) -> BufferedBody {
+        BufferedBody { is_changed: true, ..self }
     }
 
     fn len(&self) -> usize {
@@ -166,6 +184,8 @@ mod tests {
     fn splices_replace_their_ranges_only() {
         let body = Bytes::from_static(b"{\"model\":\"alias\",\"x\":1}");
         assert_eq!(sent(BufferedBody::spliced(&body, [None, None, None])), (23, body.to_vec()));
+        assert!(!BufferedBody::spliced(&body, [None, None, None]).is_changed());
+        assert!(BufferedBody::spliced(&body, [None, None, None]).changed().is_changed());
         let rename = || Some((9..16, Bytes::from_static(b"\"m\"")));
         let insert = Some((1..1, Bytes::from_static(b"\"y\":2,")));
         assert_eq!(
@@ -173,6 +193,7 @@ mod tests {
             (19, b"{\"model\":\"m\",\"x\":1}".to_vec())
         );
         let both = BufferedBody::spliced(&body, [insert, rename(), None]);
+        assert!(both.is_changed());
         assert_eq!(sent(both), (25, b"{\"y\":2,\"model\":\"m\",\"x\":1}".to_vec()));
         assert_eq!(sent(BufferedBody::default()), (0, vec![]));
     }

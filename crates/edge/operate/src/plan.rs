@@ -47,6 +47,8 @@ pub struct Plan<O> {
     pub access_log: Option<warmroute_record::AccessLogConfig>,
     /// Sharing with peer routers; `None`: a single router.
     pub sharing: Option<SharePlan>,
+    /// The endpoint picker; `None`: there is none.
+    pub picker: Option<PickerPlan>,
     /// Token for `POST /events`.
     pub events_token: Option<Token>,
     /// Plain or TLS for clients and operators.
@@ -61,15 +63,25 @@ pub struct Plan<O> {
 
 impl<O> Plan<O> {
     /// The address of each listener that is used.
-    pub(crate) fn addresses(&self) -> [(Purpose, Option<SocketAddr>); 4] {
+    pub(crate) fn addresses(&self) -> [(Purpose, Option<SocketAddr>); 5] {
         let bind = self.precise.as_ref().and_then(|precise| precise.bind.as_deref());
         [
             (Purpose::Clients, Some(self.listen)),
             (Purpose::Admin, Some(self.admin)),
             (Purpose::Events, bind.and_then(address_of)),
+            (Purpose::Picker, self.picker.as_ref().map(|picker| picker.listen)),
             (Purpose::Mesh, self.sharing.as_ref().and_then(SharePlan::listen)),
         ]
     }
+}
+
+/// An endpoint picker for Envoy.
+#[derive(Clone, Copy, Debug)]
+pub struct PickerPlan {
+    /// Address of the listener.
+    pub listen: SocketAddr,
+    /// How it answers.
+    pub config: warmroute_picker::Config,
 }
 
 /// Plain or TLS, for each listener.
@@ -79,6 +91,8 @@ pub struct Acceptors {
     pub clients: Acceptor,
     /// The admin listener.
     pub operators: Acceptor,
+    /// The endpoint picker's listener, which accepts plain connections too.
+    pub picker: Acceptor,
 }
 
 impl Acceptors {
@@ -86,5 +100,6 @@ impl Acceptors {
     pub(crate) fn follow(&self, others: &Acceptors) {
         self.clients.follow(&others.clients);
         self.operators.follow(&others.operators);
+        self.picker.follow(&others.picker);
     }
 }

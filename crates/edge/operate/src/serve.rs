@@ -192,11 +192,12 @@ async fn end<C: ConfigReader>(
     service.drain(mode, drain_timeout).await
 }
 
-/// Prints the first line on stdout: the addresses of both listeners, with real ports in place of 0.
+/// Prints the first line on stdout: the addresses of the listeners, with real ports in place of 0.
 pub fn announce<C: ConfigReader>(service: &Service<C>) {
     let [clients, operators] = service.schemes;
+    let picker = service.picker.map(|picker| format!(r#","picker":"{picker}""#)).unwrap_or_default();
     println!(
-        r#"{{"listening":"{clients}://{}","admin":"{operators}://{}"}}"#,
+        r#"{{"listening":"{clients}://{}","admin":"{operators}://{}"{picker}}}"#,
         service.listening, service.admin
     );
 }

@@ -26,12 +26,13 @@ use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Change, Router};
 use warmroute_share::LeaveHandle;
 use warmroute_types::{Address, WorkerState};
+use warmroute_wire::Acceptor;
 
 use crate::control::{ConfigReader, Control, InForce};
 use crate::file_limit::connections_within_limit;
 use crate::fingerprints::Fingerprints;
 use crate::handover::{Listeners, Opener, Purpose, address_of};
-use crate::plan::{Acceptors, Plan};
+use crate::plan::{Acceptors, PickerPlan, Plan};
 use crate::saved_state::{self, AgedState, StateWriter};
 
 /// How often presumed entries whose events must have arrived are withdrawn.
@@ -65,6 +66,8 @@ pub struct Service<C: ConfigReader> {
     pub listening: SocketAddr,
     /// The admin listener's address.
     pub admin: SocketAddr,
+    /// The endpoint picker's address, if there is one.
+    pub picker: Option<SocketAddr>,
     /// The schemes of the two listeners: `http` or `https`.
     pub schemes: [&'static str; 2],
     /// The routing core.
@@ -132,18 +135,27 @@ impl<C: ConfigReader> Service<C> {
         if let (Some(reports), Some(token)) = (reports, plan.events_token) {
             page = page.with_reports(Arc::new(reports), token);
         }
-        let Acceptors { clients: for_clients, operators: for_operators } = plan.acceptors;
+        let Acceptors { clients: for_clients, operators: for_operators, picker: for_picker } = plan.acceptors;
         let schemes = [for_clients.scheme(), for_operators.scheme()];
         let is_open = watch::Sender::new(OpenTo::None);
         let serving = page.serve(operators, for_operators, operators_drain.clone());
         let serving = async move { _ = serving.await };
         startup.background.spawn(when_open(&is_open, OpenTo::Operators, serving));
         let serving = serve(Arc::clone(&gateway), clients, for_clients, clients_drain.clone());
+        let picking = startup.picker(plan.picker, for_picker, &clients_drain).await?;
+        let picker = picking.as_ref().map(|(address, _)| *address);
+        let serving = async move {
+            match picking {
+                Some((_, picking)) => tokio::join!(serving, picking).0,
+                None => serving.await,
+            }
+        };
         let clients = tokio::spawn(when_open(&is_open, OpenTo::All, serving));
         let Startup { listeners, background, exclusive, leave, .. } = startup;
         Ok(Service {
             listening,
             admin,
+            picker,
             schemes,
             router,
             control,
@@ -321,6 +333,20 @@ impl Startup {
         };
         self.listeners.add(purpose, listener.try_clone()?, opener);
         Ok(TcpListener::from_std(listener)?)
+    }
+
+    /// Opens the endpoint picker's listener. Returns its address and what serves it.
+    async fn picker(
+        &mut self,
+        plan: Option<PickerPlan>,
+        acceptor: Acceptor,
+        drain: &Drain,
+    ) -> anyhow::Result<Option<(SocketAddr, impl Future<Output = Drained> + use<>)>> {
+        let Some(PickerPlan { listen, config }) = plan else { return Ok(None) };
+        let listener = self.listen(Purpose::Picker, listen).await?;
+        let address = listener.local_addr()?;
+        let gateway = Arc::clone(&self.gateway);
+        Ok(Some((address, warmroute_picker::serve(gateway, config, listener, acceptor, drain.clone()))))
     }
 
     fn follow_sources(&mut self, sources: Sources, precise: Option<&FollowSettings>) -> FollowedSources {

@@ -68,7 +68,12 @@ pub fn plan(policy: String) -> anyhow::Result<Plan<String>> {
         access_log: None,
         sharing: None,
         events_token: None,
-        acceptors: Acceptors { clients: Acceptor::default(), operators: Acceptor::default() },
+        picker: None,
+        acceptors: Acceptors {
+            clients: Acceptor::default(),
+            operators: Acceptor::default(),
+            picker: Acceptor::default(),
+        },
         admin_token: None,
         keys: None,
         options: policy,

@@ -5,13 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use rcgen::CertifiedKey;
 use rustls::ServerConfig;
+use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::server::WebPkiClientVerifier;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use crate::pem::{BadTls, Identity, provider, roots_in};
 use crate::{AppProtocol, Stream};
+
+/// The first byte of a TLS connection (RFC 8446, 5.1). No HTTP request begins with it.
+const TLS_HANDSHAKE: u8 = 22;
 
 /// Accepts connections of a listener. Clones share the settings.
 #[derive(Clone, Default)]
@@ -25,7 +30,11 @@ impl std::fmt::Debug for Acceptor {
 
 impl Acceptor {
     /// Accepts TLS connections with this identity. With `client_ca`, clients must present a certificate signed by it.
-    pub fn tls(identity: &Identity, client_ca: Option<&PathBuf>) -> Result<Acceptor, BadTls> {
+    pub fn tls(
+        identity: &Identity,
+        client_ca: Option<&PathBuf>,
+        protocol: AppProtocol,
+    ) -> Result<Acceptor, BadTls> {
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
         let builder = match client_ca {
@@ -37,10 +46,25 @@ impl Acceptor {
             None => builder.with_no_client_auth(),
         };
         let (certificates, key) = identity.read()?;
-        let mut config =
-            builder.with_single_cert(certificates, key).map_err(|error| identity.unusable(error))?;
-        config.alpn_protocols = AppProtocol::Http.alpn();
-        Ok(Acceptor(Arc::new(RwLock::new(Some(TlsAcceptor::from(Arc::new(config)))))))
+        let config = builder.with_single_cert(certificates, key).map_err(|error| identity.unusable(error))?;
+        Ok(Acceptor::of(config, protocol))
+    }
+
+    /// Accepts TLS connections with a certificate that this process makes for itself, for clients that do not verify
+    /// it.
+    pub fn self_signed(name: &str, protocol: AppProtocol) -> Result<Acceptor, BadTls> {
+        let CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed([name.to_owned()])?;
+        let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key.into())?;
+        Ok(Acceptor::of(config, protocol))
+    }
+
+    fn of(mut config: ServerConfig, protocol: AppProtocol) -> Acceptor {
+        config.alpn_protocols = protocol.alpn();
+        Acceptor(Arc::new(RwLock::new(Some(TlsAcceptor::from(Arc::new(config))))))
     }
 
     /// Makes this acceptor and its clones use the other's settings for new connections.
@@ -61,6 +85,16 @@ impl Acceptor {
         match tls {
             Some(tls) => Ok(Stream::Tls(Box::new(TlsStream::Server(tls.accept(stream).await?)))),
             None => Ok(Stream::Plain(stream)),
+        }
+    }
+
+    /// Accepts a connection that the client encrypts or not: the first byte tells.
+    pub async fn accept_either(&self, stream: TcpStream) -> io::Result<Stream> {
+        let mut first = [0];
+        let is_tls = stream.peek(&mut first).await? == 1 && first == [TLS_HANDSHAKE];
+        match is_tls {
+            true => self.accept(stream).await,
+            false => Acceptor::default().accept(stream).await,
         }
     }
 }

@@ -29,6 +29,8 @@ pub enum AppProtocol {
     /// HTTP/1.1.
     #[default]
     Http,
+    /// HTTP/2, as gRPC needs it.
+    Http2,
     /// A protocol without an ALPN name, such as Redis.
     None,
 }
@@ -37,6 +39,7 @@ impl AppProtocol {
     fn alpn(self) -> Vec<Vec<u8>> {
         match self {
             AppProtocol::Http => vec![b"http/1.1".to_vec()],
+            AppProtocol::Http2 => vec![b"h2".to_vec()],
             AppProtocol::None => Vec::new(),
         }
     }

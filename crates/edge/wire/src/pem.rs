@@ -46,6 +46,9 @@ pub enum BadTls {
     /// TLS cannot be set up.
     #[error(transparent)]
     Unsupported(#[from] rustls::Error),
+    /// A certificate cannot be made.
+    #[error("cannot make a certificate: {0}")]
+    Unmade(#[from] rcgen::Error),
     /// The system has no trusted certificates.
     #[error("the system has no trusted CA certificates; name a CA bundle")]
     NoRoots,

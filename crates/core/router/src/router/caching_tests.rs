@@ -72,6 +72,24 @@ fn a_prompt_is_expected_where_it_was_sent() {
 }
 
 #[test]
+fn a_prompt_whose_answer_nobody_saw_is_expected_where_it_was_sent_and_says_nothing_about_the_worker() {
+    let router = router_of(4);
+    let digests = prompt(0, 40, 1);
+    let mut unseen = route(&router, &digests);
+    router.apply(Change::Faulted { worker: Arc::clone(&unseen.worker), at: Micros(1) });
+    let before = router.inspect().worker_state(unseen.worker.id);
+    assert_eq!(router.observe(&mut unseen, Outcome::Unobserved), Observed::default());
+    assert_eq!(router.inspect().worker_state(unseen.worker.id), before, "an unseen answer is no success");
+    let (worker, digests) = (unseen.worker.id, digests);
+    drop(unseen);
+    let view = router.inspect().workers().remove(worker.index());
+    assert_eq!((view.load.in_flight, view.load.prefill_tokens), (0, 0));
+    router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(2) });
+    let next = route(&router, &digests);
+    assert_eq!((next.worker.id, next.reason), (worker, "hit"));
+}
+
+#[test]
 fn a_prompt_with_images_teaches_nothing_and_contradicts_nothing() {
     let router = router_of(1);
     let digests = prompt(0, 40, 1);

@@ -2,8 +2,9 @@
 
 mod connection;
 
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -32,6 +33,10 @@ pub(crate) struct Upstreams {
 pub(crate) struct Upstream {
     worker: Arc<Worker>,
     pub(crate) target: Target,
+    /// The address that a proxy connects to; `None` if the URL has a host name, which only a resolver can turn into one.
+    pub(crate) endpoint: Option<SocketAddr>,
+    /// Whether the log says that no proxy can be sent there.
+    warned: Once,
     idle: Mutex<Vec<Idle>>,
     /// Requests by outcome.
     outcomes: [AtomicU64; AttemptOutcome::ALL.len()],
@@ -79,9 +84,12 @@ impl Upstreams {
     }
 
     fn create(&self, worker: &Arc<Worker>) -> Result<Upstream, BadUrl> {
+        let target: Target = worker.address.url.parse()?;
         Ok(Upstream {
             worker: Arc::clone(worker),
-            target: worker.address.url.parse()?,
+            endpoint: target.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, target.port)),
+            target,
+            warned: Once::new(),
             idle: Mutex::default(),
             outcomes: Default::default(),
             cache: Default::default(),
@@ -178,6 +186,14 @@ impl Upstream {
     /// The data-parallel rank, if any.
     pub(crate) fn rank(&self) -> Option<u16> {
         self.worker.address.rank
+    }
+
+    /// Logs once that the worker cannot be named to a proxy.
+    pub(crate) fn warn_without_endpoint(&self) {
+        let worker = &self.worker.label;
+        self.warned.call_once(|| {
+            tracing::warn!(%worker, "the picker skips this worker: its URL has a host name; use its IP address");
+        });
     }
 
     /// An idle connection that seems alive. The most recent one, so that surplus connections age and close.

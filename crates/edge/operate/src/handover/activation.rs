@@ -1,7 +1,7 @@
 //! Listeners that systemd opened for us: `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES`.
 //!
 //! systemd keeps these listeners open, so clients wait between two processes instead of being refused. The name of a
-//! listener states its purpose (`FileDescriptorName=clients`, `admin`, `events`, `mesh`). A listener without such a
+//! listener states its purpose (`FileDescriptorName=clients`, `admin`, `events`, `mesh`, `picker`). A listener without such a
 //! name, a duplicate or one that is not needed is refused: its clients would wait forever, and a guess could expose
 //! the admin listener.
 
@@ -47,6 +47,7 @@ fn assign(name: &str, free: &mut Vec<Purpose>) -> anyhow::Result<Purpose> {
         Purpose::Events => {
             "another socket has this FileDescriptorName=, or kv-events-bind is not set to an address"
         }
+        Purpose::Picker => "another socket has this FileDescriptorName=, or picker-port is not set",
         Purpose::Mesh => "another socket has this FileDescriptorName=, or share is not mesh",
         _ => "another socket has this FileDescriptorName=; a unit may have only one ListenStream=",
     })?;
@@ -70,7 +71,7 @@ mod tests {
         assert_eq!(assigned(&["admin", "clients", "mesh"]), Ok(vec![Admin, Clients, Mesh]));
         for unnamed in ["", "unknown", "warmroute.socket"] {
             let why = assigned(&["clients", unnamed]).unwrap_err();
-            assert!(why.contains("must be one of clients, admin, events, mesh"), "{why}");
+            assert!(why.contains("must be one of clients, admin, events, mesh, picker"), "{why}");
         }
         assert!(assigned(&["clients", "clients"]).unwrap_err().contains("another socket has this"));
         assert!(assigned(&["events"]).unwrap_err().contains("kv-events-bind"), "events are not bound");

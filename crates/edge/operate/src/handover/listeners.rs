@@ -14,10 +14,13 @@ pub enum Purpose {
     Events,
     /// Peers.
     Mesh,
+    /// Proxies that ask the endpoint picker.
+    Picker,
 }
 
 impl Purpose {
-    pub const ALL: [Purpose; 4] = [Purpose::Clients, Purpose::Admin, Purpose::Events, Purpose::Mesh];
+    pub const ALL: [Purpose; 5] =
+        [Purpose::Clients, Purpose::Admin, Purpose::Events, Purpose::Mesh, Purpose::Picker];
 
     /// The name in handover messages and in `FileDescriptorName=`.
     pub fn name(self) -> &'static str {
@@ -26,6 +29,7 @@ impl Purpose {
             Purpose::Admin => "admin",
             Purpose::Events => "events",
             Purpose::Mesh => "mesh",
+            Purpose::Picker => "picker",
         }
     }
 

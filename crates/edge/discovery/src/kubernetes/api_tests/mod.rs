@@ -441,7 +441,8 @@ async fn a_kubeconfig_with_certificates_reaches_a_server_with_tls() {
     let folder = std::env::temp_dir().join(format!("warmroute-kubeconfig-{}", std::process::id()));
     let [ca, server, server_key, client, client_key] = certificates(&folder);
     let identity = warmroute_wire::Identity { certificates: server, key: server_key };
-    let acceptor = warmroute_wire::Acceptor::tls(&identity, Some(&ca)).unwrap();
+    let acceptor =
+        warmroute_wire::Acceptor::tls(&identity, Some(&ca), warmroute_wire::AppProtocol::Http).unwrap();
     let api = ScriptedApi::start_with(acceptor).await;
     api.put("pods", pod(1));
     let encode = |file: &std::path::Path| {

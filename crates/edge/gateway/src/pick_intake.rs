@@ -1,0 +1,316 @@
+//! The way in of a request that another proxy forwards: its head and body arrive in parts, then a worker is chosen.
+//!
+//! ```text
+//! PickHead ──▶ PickIntake ──▶ Pick ──▶ the proxy forwards the request, and may report the response
+//!              limits, parse,  worker,
+//!              admit, route    booking
+//! ```
+//!
+//! The same code as for the gateway's own requests parses, admits and routes; only sending is missing.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, Response, StatusCode};
+use warmroute_prompt::Api;
+use warmroute_router::Decision;
+use warmroute_types::{Delivery, Micros, WorkerId};
+
+use crate::attempt::Attempt;
+use crate::body_budget::BodyBudget;
+use crate::gateway::Gateway;
+use crate::gateway_error::{ErrorFormat, GatewayError};
+use crate::keys::Tenant;
+use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand};
+use crate::permit::{self, Permit};
+use crate::pick::Pick;
+use crate::request_log::RequestLog;
+use crate::upstream::Upstream;
+use crate::upstream_body::BufferedBody;
+use crate::{Config, Drain, headers, intake, routing};
+
+/// The head of a request that another proxy forwards.
+#[derive(Clone, Debug, Default)]
+pub struct PickHead {
+    /// The request's method.
+    pub method: Method,
+    /// The request's path, with or without its query.
+    pub path: String,
+    /// The request's headers.
+    pub headers: HeaderMap,
+    /// Addresses that may be chosen, as `IP:PORT` or `IP`; `None`: all workers.
+    pub allowed: Option<Vec<String>>,
+}
+
+/// How much of a body is needed to choose a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyNeed {
+    /// All of it: the prompt is read.
+    Whole,
+    /// Its first part: the body is not JSON. The rest may be large and is not kept.
+    Start,
+}
+
+/// Whether the response of a request will be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseSight {
+    /// The proxy reports the response: its first token and its end are known.
+    Seen,
+    /// The proxy does not. The end of the request is estimated.
+    Unseen,
+}
+
+/// A refused request, and the response that its client gets.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    error: GatewayError,
+    format: ErrorFormat,
+}
+
+impl Refusal {
+    /// The response.
+    pub fn response(&self) -> Response<Bytes> {
+        self.error.respond(self.format)
+    }
+
+    /// The status of the response.
+    pub fn status(&self) -> StatusCode {
+        self.error.status()
+    }
+
+    /// The reason, as metrics and clients see it.
+    pub fn code(&self) -> &'static str {
+        self.error.code()
+    }
+}
+
+/// A request on its way in.
+pub struct PickIntake {
+    gateway: Arc<Gateway>,
+    /// The settings in force when the request arrived.
+    config: Arc<Config>,
+    head: PickHead,
+    api: Api,
+    received: Micros,
+    parts: Vec<Bytes>,
+    bytes: usize,
+    budget: BodyBudget,
+    drain: Drain,
+}
+
+impl Gateway {
+    /// Largest JSON body.
+    pub fn body_bytes_max(&self) -> usize {
+        self.config().body_bytes_max
+    }
+
+    /// Begins to choose a worker for a request that another proxy forwards. `drain` tells whether a shutdown aborts
+    /// requests.
+    pub fn begin_pick(self: &Arc<Gateway>, head: PickHead, drain: &Drain) -> PickIntake {
+        let config = self.config();
+        let path = head.path.split('?').next().unwrap_or_default();
+        // A request without a valid key is refused once it is whole.
+        let tenant = self.authenticate(&head.headers).ok().flatten();
+        let owner = tenant.map(|tenant| tenant.owner);
+        PickIntake {
+            api: Api::of_path(path),
+            budget: self.body_memory.share(config.bodies_bytes_max, owner),
+            received: self.now(),
+            gateway: Arc::clone(self),
+            config,
+            head,
+            parts: Vec::new(),
+            bytes: 0,
+            drain: drain.clone(),
+        }
+    }
+}
+
+impl PickIntake {
+    /// How much of the body is needed.
+    pub fn need(&self) -> BodyNeed {
+        match intake::is_json(&self.head.method, self.api, &self.head.headers) {
+            true => BodyNeed::Whole,
+            false => BodyNeed::Start,
+        }
+    }
+
+    /// Adds a part of the body.
+    pub fn push(&mut self, part: Bytes) -> Result<(), Refusal> {
+        self.bytes += part.len();
+        let limit = self.config.body_bytes_max;
+        let fits = if self.bytes > limit { Err(GatewayError::TooLarge { limit }) } else { Ok(()) };
+        fits.and_then(|()| self.budget.reserve(part.len())).map_err(|error| self.refuse(error))?;
+        if !part.is_empty() {
+            self.parts.push(part);
+        }
+        Ok(())
+    }
+
+    /// Chooses a worker and books the request on it, after waiting in the admission queue if necessary. Without a body
+    /// the choice goes by load alone, among the workers of any model.
+    pub async fn pick(mut self, sight: ResponseSight) -> Result<Box<Pick>, Refusal> {
+        match self.choose(sight).await {
+            Ok(pick) => Ok(pick),
+            Err(error) => Err(self.refuse(error)),
+        }
+    }
+
+    fn refuse(&self, error: GatewayError) -> Refusal {
+        self.gateway.metrics.count_refusal(error.code());
+        // The text may contain client input. Debug formatting keeps it from forging log lines.
+        tracing::debug!(refusal = ?error.to_string(), "request refused");
+        Refusal { error, format: ErrorFormat::of_path(&self.head.path) }
+    }
+
+    async fn choose(&mut self, sight: ResponseSight) -> Result<Box<Pick>, GatewayError> {
+        let tenant = self.gateway.authenticate(&self.head.headers)?;
+        let (mut request, body) = self.parse(tenant.as_deref()).await?;
+        if sight == ResponseSight::Unseen {
+            // The end of the prefill is not seen either, as with a response that does not stream.
+            request.delivery = Delivery::Whole;
+        }
+        let request = Arc::new(request);
+        let mut avoid = self.excluded_workers()?;
+        let (gateway, headers) = (&self.gateway, &self.head.headers);
+        let admission = &self.config.admission;
+        let mut permit =
+            permit::admit(gateway, admission, headers, tenant.as_deref(), &request, &avoid).await?;
+        let (decision, upstream) = self.route(&request, &mut permit, &mut avoid).await?;
+        permit.iter_mut().for_each(Permit::mark_routed);
+        let request_id = headers.get(headers::REQUEST_ID);
+        // The proxy that forwards the request has its own access log.
+        let (log, drain) = (RequestLog::default(), &self.drain);
+        let attempt = Attempt::new(gateway, &request, decision, self.received, request_id, drain, &log);
+        let passes_credentials = headers::passes_credentials(&self.config, tenant.as_deref());
+        let authorization = self.config.dialer.authorization();
+        let mut pick = Box::new(Pick::new(gateway, attempt, permit, upstream));
+        let rest = self.empty_budget();
+        pick.set_body(body, std::mem::replace(&mut self.budget, rest), sight);
+        pick.set_credentials(passes_credentials, authorization);
+        Ok(pick)
+    }
+
+    fn empty_budget(&self) -> BodyBudget {
+        self.gateway.body_memory.share(self.config.bodies_bytes_max, None)
+    }
+
+    async fn parse(
+        &mut self,
+        tenant: Option<&Tenant>,
+    ) -> Result<(ParsedRequest, BufferedBody), GatewayError> {
+        let (bytes, headers) = (joined(std::mem::take(&mut self.parts)), &self.head.headers);
+        if bytes.is_empty() || self.need() == BodyNeed::Start {
+            let request = intake::unparsed(&bytes, headers, &self.config);
+            return Ok((request, BufferedBody::spliced(&bytes, [None, None, None])));
+        }
+        // The usage of a stream is not requested: the client would see it, unless the response were changed too.
+        let usage = UsageDemand::None;
+        let (gateway, config) = (&self.gateway, &self.config);
+        intake::parse(&bytes, ParseContext { api: self.api, headers, gateway, config, tenant, usage }).await
+    }
+
+    /// Routes the request to a worker whose address the proxy can use.
+    async fn route(
+        &self,
+        request: &Arc<ParsedRequest>,
+        permit: &mut Option<Permit>,
+        avoid: &mut Vec<WorkerId>,
+    ) -> Result<(Decision, Arc<Upstream>), GatewayError> {
+        let request_id = self.head.headers.get(headers::REQUEST_ID);
+        loop {
+            let decision = match (routing::route(&self.gateway, request, avoid, request_id), &mut *permit) {
+                (Err(GatewayError::WorkersFull), Some(permit)) => {
+                    permit.requeue(request, avoid.clone()).await?;
+                    continue;
+                }
+                (routed, _) => routed?,
+            };
+            let upstream = self.gateway.upstreams.get_or_create(&decision.worker);
+            match upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))? {
+                upstream if upstream.endpoint.is_some() => return Ok((decision, upstream)),
+                upstream => {
+                    upstream.warn_without_endpoint();
+                    avoid.push(decision.worker.id);
+                }
+            }
+        }
+    }
+
+    /// Workers that the proxy does not allow, or that the client does not request.
+    fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
+        let requested = headers::requested_worker(&self.head.headers, self.config.worker_choice);
+        let mut excluded = match requested {
+            Some(requested) => routing::all_but(&self.gateway, &requested)?,
+            None => Vec::new(),
+        };
+        let Some(allowed) = &self.head.allowed else { return Ok(excluded) };
+        let (allowed, upstreams) = (AllowedAddresses::parse(allowed), &self.gateway.upstreams);
+        let is_allowed = |upstream: Arc<Upstream>| upstream.endpoint.is_some_and(|at| allowed.contains(at));
+        let workers = self.gateway.router.inspect().workers();
+        let others =
+            workers.iter().filter(|view| !upstreams.get_or_create(&view.worker).is_ok_and(is_allowed));
+        excluded.extend(others.map(|view| view.worker.id));
+        Ok(excluded)
+    }
+}
+
+/// One piece of the parts. A body that came in one part is not copied.
+fn joined(mut parts: Vec<Bytes>) -> Bytes {
+    if parts.len() <= 1 {
+        return parts.pop().unwrap_or_default();
+    }
+    let mut whole = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
+    parts.iter().for_each(|part| whole.extend_from_slice(part));
+    whole.freeze()
+}
+
+/// The addresses that a proxy allows. They are compared as addresses, because IPv6 has several spellings.
+#[derive(Default)]
+struct AllowedAddresses {
+    sockets: HashSet<SocketAddr>,
+    /// Addresses without a port: every port of these is allowed.
+    hosts: HashSet<IpAddr>,
+}
+
+impl AllowedAddresses {
+    /// Entries that are no address allow nothing.
+    fn parse(entries: &[String]) -> AllowedAddresses {
+        let mut allowed = AllowedAddresses::default();
+        for entry in entries.iter().map(|entry| entry.trim()) {
+            if let Ok(socket) = entry.parse::<SocketAddr>() {
+                allowed.sockets.insert(socket);
+            } else if let Ok(host) = entry.trim_matches(['[', ']']).parse::<IpAddr>() {
+                allowed.hosts.insert(host);
+            }
+        }
+        allowed
+    }
+
+    fn contains(&self, address: SocketAddr) -> bool {
+        self.sockets.contains(&address) || self.hosts.contains(&address.ip())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allowed_addresses_are_compared_as_addresses() {
+        let entries = ["10.0.0.1:8000", " 10.0.0.2 ", "[::1]:9", "[2001:db8::0:1]", "engine:8000", ""];
+        let allowed = AllowedAddresses::parse(&entries.map(str::to_owned));
+        for (address, is_allowed) in [
+            ("10.0.0.1:8000", true),
+            ("10.0.0.1:8001", false),
+            ("10.0.0.2:1", true),
+            ("10.0.0.3:8000", false),
+            ("[0:0::1]:9", true),
+            ("[2001:db8::1]:8000", true),
+        ] {
+            assert_eq!(allowed.contains(address.parse().unwrap()), is_allowed, "{address}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Watches a response as it passes: its first token, its usage, and what its tenant is charged.
+
+use http::{HeaderMap, HeaderValue, header};
+use warmroute_types::Usage;
+
+use crate::attempt::Attempt;
+use crate::attempt_outcome::AttemptOutcome;
+use crate::first_token::FirstToken;
+use crate::permit::Permit;
+use crate::status_class::StatusClass;
+use crate::usage::UsageWatch;
+
+/// Framing of a response. It decides how a failure can be reported to the client, and whether a first token is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// Server-sent events: an error event can follow.
+    Events,
+    /// A single document, which can only be cut off.
+    Document,
+}
+
+impl Framing {
+    pub(crate) fn of(headers: &HeaderMap) -> Framing {
+        let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        if kind.starts_with(b"text/event-stream") { Framing::Events } else { Framing::Document }
+    }
+}
+
+/// The attempt and the permit of a response, and what its bytes have shown so far.
+pub(crate) struct ResponseWatch {
+    pub(crate) attempt: Attempt,
+    /// Looks for the first token; `None` once seen, or if the response is not a stream. A document arrives when
+    /// everything has been computed.
+    first_token: Option<FirstToken>,
+    usage: UsageWatch,
+    /// Present while requests are limited.
+    pub(crate) permit: Option<Permit>,
+}
+
+impl ResponseWatch {
+    pub(crate) fn new(
+        attempt: Attempt,
+        permit: Option<Permit>,
+        framing: Framing,
+        outcome: AttemptOutcome,
+    ) -> ResponseWatch {
+        let is_stream = framing == Framing::Events && outcome == AttemptOutcome::Ok;
+        let first_token = is_stream.then(FirstToken::default);
+        ResponseWatch { attempt, first_token, usage: UsageWatch::default(), permit }
+    }
+
+    /// Reads a chunk.
+    pub(crate) fn observe(&mut self, chunk: &[u8]) {
+        if self.first_token.as_mut().is_some_and(|first_token| first_token.is_in(chunk)) {
+            self.first_token = None;
+            self.attempt.mark_first_token();
+        }
+        self.usage.observe(chunk);
+        if let Some(permit) = &mut self.permit {
+            permit.charge_streamed(self.usage.streamed_tokens());
+        }
+    }
+
+    /// Whether the stream contains the final event of its API.
+    pub(crate) fn has_final_event(&self) -> bool {
+        self.usage.has_final_event()
+    }
+
+    /// Charges a complete response. Returns the usage that the engine reported.
+    pub(crate) fn charge_answer(&mut self, outcome: AttemptOutcome, class: StatusClass) -> Option<Usage> {
+        let usage = self.usage.read().filter(|_| outcome == AttemptOutcome::Ok);
+        match usage {
+            Some(usage) => self.permit.iter_mut().for_each(|permit| permit.charge_answer(usage)),
+            None if class != StatusClass::Normal => self.permit.iter_mut().for_each(Permit::refund),
+            None if outcome == AttemptOutcome::Ok => {
+                self.permit.iter_mut().for_each(Permit::charge_reserved);
+            }
+            None => {}
+        }
+        usage
+    }
+
+    /// Charges a response that ends early. Streamed tokens are charged already; the engine may have reported the
+    /// prompt's.
+    pub(crate) fn charge_partial_answer(&mut self) {
+        let Some(permit) = &mut self.permit else { return };
+        if let Some(usage) = self.usage.read() {
+            permit.charge_usage(Usage {
+                output_tokens: usage.output_tokens.max(self.usage.streamed_tokens()),
+                ..usage
+            });
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Picks whose stream is over and whose request is not: they count as load until their end is seen or estimated.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use warmroute_gateway::Pick;
+
+/// Picks that wait for an observer, by number.
+pub(crate) struct ParkedPicks {
+    next: AtomicU64,
+    entries: Mutex<HashMap<u64, Entry>>,
+}
+
+/// What is known about a number that an observer may name.
+enum Entry {
+    /// The proxy has the number, and the pick will be parked. An observer that is early waits here.
+    Promised(Option<oneshot::Sender<Box<Pick>>>),
+    Parked(Box<Pick>),
+}
+
+/// A pick that will be parked under a number. Dropped, the number is unknown again.
+pub(crate) struct Promise {
+    parked: Arc<ParkedPicks>,
+    number: u64,
+}
+
+impl Default for ParkedPicks {
+    /// Numbers start at random, so that the picks of two processes have different ones.
+    fn default() -> ParkedPicks {
+        let start = RandomState::new().hash_one(0_u8);
+        ParkedPicks { next: AtomicU64::new(start), entries: Mutex::default() }
+    }
+}
+
+impl ParkedPicks {
+    /// A number for a pick, before the proxy gets it: an observer may name it while the pick is still being sent.
+    pub(crate) fn promise(self: &Arc<Self>) -> Promise {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.entries.lock().insert(number, Entry::Promised(None));
+        Promise { parked: Arc::clone(self), number }
+    }
+
+    /// The pick of a number. The observer that takes it ends it. `None` if it is unknown here, or has ended.
+    pub(crate) async fn claim(&self, number: u64) -> Option<Box<Pick>> {
+        let awaited = {
+            let mut entries = self.entries.lock();
+            match entries.remove(&number)? {
+                Entry::Parked(pick) => return Some(pick),
+                Entry::Promised(_) => {
+                    let (sender, awaited) = oneshot::channel();
+                    entries.insert(number, Entry::Promised(Some(sender)));
+                    awaited
+                }
+            }
+        };
+        awaited.await.ok()
+    }
+
+    fn end_unclaimed(&self, number: u64) {
+        let entry = self.entries.lock().remove(&number);
+        if let Some(Entry::Parked(pick)) = entry {
+            pick.end_unseen();
+        }
+    }
+}
+
+impl Promise {
+    /// The number as the proxy's metadata has it.
+    pub(crate) fn name(&self) -> String {
+        format!("{:x}", self.number)
+    }
+
+    /// Keeps a pick until an observer claims it, at most for its estimated time.
+    pub(crate) fn park(self, pick: Box<Pick>) {
+        let time = pick.unseen_time();
+        {
+            let mut entries = self.parked.entries.lock();
+            let pick = match entries.remove(&self.number) {
+                Some(Entry::Promised(Some(waiting))) => match waiting.send(pick) {
+                    Ok(()) => return,
+                    // The observer has gone.
+                    Err(pick) => pick,
+                },
+                _ => pick,
+            };
+            entries.insert(self.number, Entry::Parked(pick));
+        }
+        let (parked, number) = (Arc::clone(&self.parked), self.number);
+        tokio::spawn(async move {
+            sleep(time).await;
+            parked.end_unclaimed(number);
+        });
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        let mut entries = self.parked.entries.lock();
+        if matches!(entries.get(&self.number), Some(Entry::Promised(_))) {
+            entries.remove(&self.number);
+        }
+    }
+}
+
+/// Keeps a pick that no observer will claim, for its estimated time.
+pub(crate) fn hold(pick: Box<Pick>) {
+    tokio::spawn(async move {
+        sleep(pick.unseen_time()).await;
+        pick.end_unseen();
+    });
+}

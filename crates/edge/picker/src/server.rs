@@ -1,0 +1,153 @@
+//! The listener: HTTP/2 connections, encrypted or not, and their streams.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::Request;
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+use warmroute_gateway::{Drain, Drained, Gateway};
+use warmroute_wire::Acceptor;
+
+use crate::Config;
+use crate::exchange::Exchange;
+use crate::grpc::{self, Messages, Replies, Status};
+use crate::health;
+use crate::picker::Picker;
+
+const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+/// Time for the TLS handshake and the beginning of HTTP/2.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pause after a failed accept, which usually means that no file descriptors are left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
+
+/// Connections at a time. A proxy opens one for each of its threads.
+const CONNECTIONS_MAX: usize = 4_096;
+
+/// Streams of a connection at a time. Each is a request whose worker is being chosen, or whose response is read.
+const STREAMS_MAX: u32 = 65_536;
+
+/// What a proxy may send before we have read it: the start of a long prompt, and many of them.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// Bytes of a message beside the body that it carries: headers, metadata and attributes.
+const MESSAGE_BYTES_BESIDE_BODY: usize = 1 << 20;
+
+/// A peer that answers nothing for a minute is gone.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TRIES: u32 = 3;
+
+/// Serves proxies until a drain begins; returns when the last connection has closed.
+pub async fn serve(
+    gateway: Arc<Gateway>,
+    config: Config,
+    listener: TcpListener,
+    acceptor: Acceptor,
+    drain: Drain,
+) -> Drained {
+    let picker = Picker::new(gateway, config, drain.clone());
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // Each connection holds a sender, so the channel closes when the last connection ends.
+    let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = drain.wait_begun() => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let slot = Arc::clone(&slots).acquire_owned().await;
+                let serving = connection(Arc::clone(&picker), stream, acceptor.clone());
+                let open = open.clone();
+                tokio::spawn(async move {
+                    serving.await;
+                    drop((slot, open));
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection of a proxy");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop((open, listener));
+    _ = all_closed.recv().await;
+    Drained
+}
+
+async fn connection(picker: Arc<Picker>, stream: TcpStream, acceptor: Acceptor) {
+    let beginning = async {
+        notice_dead_peers(&stream)?;
+        let stream = acceptor.accept_either(stream).await?;
+        let mut http2 = h2::server::Builder::new();
+        http2
+            .max_concurrent_streams(STREAMS_MAX)
+            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        http2.handshake(stream).await.map_err(std::io::Error::other)
+    };
+    let mut connection = match timeout(HANDSHAKE_TIMEOUT, beginning).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return tracing::debug!(%error, "a proxy's connection failed"),
+        Err(_) => return tracing::debug!("a proxy's handshake timed out"),
+    };
+    let drain = picker.drain.clone();
+    let (mut closing, mut aborting) = (pin!(drain.wait_begun()), pin!(drain.wait_abort()));
+    let mut is_closing = false;
+    loop {
+        let accepted = tokio::select! {
+            accepted = connection.accept() => accepted,
+            // HTTP/2 says which streams it took, so closing loses none, also while another process accepts.
+            () = closing.as_mut(), if !is_closing => {
+                connection.graceful_shutdown();
+                is_closing = true;
+                continue;
+            }
+            () = aborting.as_mut() => return,
+        };
+        match accepted {
+            Some(Ok((request, respond))) => {
+                let picker = Arc::clone(&picker);
+                tokio::spawn(async move { handle(&picker, request, respond).await });
+            }
+            Some(Err(error)) => return tracing::debug!(%error, "a proxy's connection ended with an error"),
+            None => return,
+        }
+    }
+}
+
+/// Ends connections to machines that have vanished. Their streams hold bookings.
+fn notice_dead_peers(stream: &TcpStream) -> std::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_TRIES)?)
+}
+
+async fn handle(picker: &Arc<Picker>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+    let bytes_max = picker.gateway.body_bytes_max().saturating_add(MESSAGE_BYTES_BESIDE_BODY);
+    let (head, body) = request.into_parts();
+    let path = head.uri.path();
+    if !matches!(path, PROCESS | CHECK) {
+        return grpc::refuse(respond, Status::Unimplemented, "unknown method");
+    }
+    let messages = Messages::new(body, bytes_max);
+    // A caller that has gone needs no answer.
+    let Ok(replies) = Replies::begin(respond) else { return };
+    match path {
+        CHECK => health::check(picker, messages, replies).await,
+        _ => Exchange::new(picker, messages, replies).run().await,
+    }
+}

@@ -1,0 +1,73 @@
+//! Connections, calls that are not offered, health and drains.
+
+use std::time::Duration;
+
+use warmroute_gateway::{DrainMode, Drained};
+
+use crate::Config;
+use crate::test_client::Fixture;
+
+const WORKER: &str = "http://10.0.0.1:8000";
+const SERVING: [u8; 2] = [8, 1];
+const NOT_SERVING: [u8; 2] = [8, 2];
+
+#[tokio::test]
+async fn bad_messages_and_unknown_calls_get_a_status() {
+    let fixture = Fixture::start(&[WORKER], Config::default()).await;
+    let mut proxy = fixture.proxy().await;
+    for (is_compressed, message, status) in [(0, &[0x0b][..], 3), (1, &[], 12), (0, &[0x12, 9], 3)] {
+        let mut call = proxy.call().await;
+        call.send_raw(is_compressed, message);
+        assert_eq!(call.status().await, status, "{message:?}");
+    }
+    let mut call = proxy.call_to("/grpc.health.v1.Health/Watch").await;
+    assert_eq!(call.status().await, 12);
+    let mut call = proxy.call().await;
+    call.close();
+    assert_eq!(call.status().await, 0, "a stream without a message");
+}
+
+#[tokio::test]
+async fn a_draining_picker_says_so_and_finishes_its_streams() {
+    let fixture = Fixture::start(&[WORKER], Config::default()).await;
+    let mut proxy = fixture.proxy().await;
+    let mut check = proxy.call_to("/grpc.health.v1.Health/Check").await;
+    check.send(|request| request.bytes(1, b"inference-extension"));
+    assert_eq!(check.message().await.unwrap(), SERVING[..]);
+    assert_eq!(check.status().await, 0);
+    let mut call = proxy.call().await;
+    let head = [(":method", "POST"), (":path", "/v1/completions")];
+    call.request_headers(Some((4, 0)), &head, false);
+    let mut late = proxy.call_to("/grpc.health.v1.Health/Check").await;
+    fixture.drain.begin(DrainMode::KeepIdle);
+    late.send(|_| {});
+    assert_eq!(late.message().await.unwrap(), NOT_SERVING[..]);
+    assert_eq!(late.status().await, 0);
+    assert!(!fixture.serving.is_finished());
+    call.request_body(br#"{"prompt":"x"}"#, true);
+    assert_eq!(call.reply().await.destination(), "10.0.0.1:8000");
+    assert_eq!(call.reply().await.body(3).0, br#"{"prompt":"x"}"#);
+    assert_eq!(call.status().await, 0);
+    drop((call, check, late, proxy));
+    let drained = tokio::time::timeout(Duration::from_secs(20), fixture.serving).await;
+    assert_eq!(drained.unwrap().unwrap(), Drained);
+}
+
+#[tokio::test]
+async fn many_streams_share_a_connection() {
+    let fixture = Fixture::start(&[WORKER], Config::default()).await;
+    let mut proxy = fixture.proxy().await;
+    let mut calls = Vec::new();
+    for _ in 0..2_000 {
+        let mut call = proxy.call().await;
+        let head = [(":method", "POST"), (":path", "/v1/completions")];
+        call.request_headers(Some((4, 0)), &head, false);
+        calls.push(call);
+    }
+    for mut call in calls {
+        call.request_body(br#"{"prompt":"x"}"#, true);
+        assert_eq!(call.reply().await.destination(), "10.0.0.1:8000");
+        assert_eq!(call.reply().await.body(3), (br#"{"prompt":"x"}"#.to_vec(), true));
+        assert_eq!(call.status().await, 0);
+    }
+}

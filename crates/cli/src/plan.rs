@@ -308,7 +308,7 @@ fn access_log(server: &options::Server) -> anyhow::Result<Option<AccessLogConfig
     let config = AccessLogConfig {
         target: if path.as_os_str() == "stderr" { LogTarget::Stderr } else { LogTarget::File(path) },
         format: value_of(server.access_log_format),
-        bytes_max: value_of(server.access_log_max_bytes),
+        bytes_max: value_of(server.access_log_max_bytes).0 as u64,
     };
     config.validate()?;
     Ok(Some(config))

@@ -149,8 +149,8 @@ group! {
         #[serde(with = "super::named")]
         access_log_format: LineFormat = Some(LineFormat::default()),
         /// Size at which the access log is renamed to FILE.DATE and started anew; the last 9 are kept [default: 268435456]
-        #[arg(value_name = "BYTES")]
-        access_log_max_bytes: u64 = Some(256 << 20),
+        #[arg(value_name = "SIZE")]
+        access_log_max_bytes: ByteSize = Some(ByteSize(256 << 20)),
     }
 }
 

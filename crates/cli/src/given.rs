@@ -30,6 +30,7 @@ impl Given {
         written: &Written,
     ) -> anyhow::Result<Given> {
         check_environment()?;
+        let urls = [urls, urls_after_lists(&mut flags)].concat();
         add_urls(&mut flags, urls, written);
         let in_file = file.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let options = flags.clone().over(in_file.clone());
@@ -81,6 +82,26 @@ fn add_urls(flags: &mut Options, mut urls: Vec<String>, written: &Written) {
     flags.discovery.worker_urls = Some(urls);
 }
 
+/// Takes workers' URLs out of lists. A flag with a list takes all words up to the next flag, also the URLs in
+/// `serve --model-path DIR http://a:8000`. No value of these lists is such a URL; the first word is left alone, because
+/// it was meant as a value.
+fn urls_after_lists(flags: &mut Options) -> Vec<String> {
+    let lists = [
+        &mut flags.routing.shadow,
+        &mut flags.events.model_path,
+        &mut flags.sharing.share,
+        &mut flags.sharing.mesh_peers,
+    ];
+    let is_url = |word: &String| word.starts_with("http://") || word.starts_with("https://");
+    let mut urls = Vec::new();
+    for list in lists.into_iter().flatten().filter(|list| !list.is_empty()) {
+        let (behind, values): (Vec<_>, Vec<_>) = list.split_off(1).into_iter().partition(is_url);
+        list.extend(values);
+        urls.extend(behind);
+    }
+    urls
+}
+
 /// Refuses files among the URLs of `serve`.
 pub fn refuse_files(urls: &[String]) -> anyhow::Result<()> {
     match urls.iter().find(|text| is_file(text)) {
@@ -123,6 +144,17 @@ mod tests {
         refuse_files(&["http://a:1".to_owned(), "10.0.0.1:80".to_owned()]).unwrap();
         let error = refuse_files(&["conf.toml".to_owned()]).unwrap_err().to_string();
         assert!(error.ends_with("warmroute serve --config conf.toml"), "{error}");
+    }
+
+    #[test]
+    fn urls_behind_a_list_are_workers() {
+        let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        let mut flags = Options::default();
+        flags.events.model_path = words(&["/m", "http://a:1", "/n", "https://b:1"]);
+        flags.routing.shadow = words(&["http://c:1"]);
+        assert_eq!(Some(urls_after_lists(&mut flags)), words(&["http://a:1", "https://b:1"]));
+        assert_eq!(flags.events.model_path, words(&["/m", "/n"]));
+        assert_eq!(flags.routing.shadow, words(&["http://c:1"]), "it is no policy, and the error says so");
     }
 
     #[test]

@@ -13,6 +13,7 @@ fn urls_are_arguments_with_or_without_v1() {
     let (first, second, third) = (engine(&[]), engine(&[]), engine(&[]));
     let with_v1 = |url: &str| format!("{url}/v1");
     let flags = ["--host", "localhost", "--decision-headers", "on", "--drain-timeout-secs", "10m"];
+    let flags = [&flags[..], &["--shadow", "random"]].concat();
     let urls = [with_v1(first.url()), format!("{}/", second.url())];
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
     let gateway = Gateway { process: Process::start(&[&FREE_PORTS[..], &flags, &urls].concat()) };

@@ -122,7 +122,8 @@ mod tests {
             let short = subcommand.render_help().to_string();
             let long = subcommand.render_long_help().to_string();
             assert!(short.lines().count() <= 40, "{name} -h: {} lines\n{short}", short.lines().count());
-            for flag in subcommand.get_arguments().filter_map(Arg::get_long) {
+            let shown = subcommand.get_arguments().filter(|flag| !flag.is_hide_set());
+            for flag in shown.filter_map(Arg::get_long) {
                 assert!(long.contains(&format!("--{flag}")), "{name} --help lacks --{flag}");
             }
         }

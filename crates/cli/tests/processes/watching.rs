@@ -17,7 +17,7 @@ fn status_says_by_its_exit_code_whether_the_gateway_is_ready() {
     let status = |more: &[&str]| run(&[&["status", "--admin", gateway.admin()], more].concat());
     let Output { status: code, stderr, .. } = status(&[]);
     assert_eq!(code.code(), Some(1));
-    assert!(text(&stderr).contains("wrong token"), "{}", text(&stderr));
+    assert!(text(&stderr).contains("requires its admin token"), "{}", text(&stderr));
     let token = ["--admin-token", "secret"];
     let Output { status: code, stdout, stderr } = status(&token);
     assert_eq!(

@@ -91,7 +91,9 @@ mod tests {
     use crate::options::Options;
 
     fn planned(text: &str) -> Vec<KubernetesSource> {
-        let folder = std::env::temp_dir().join(format!("warmroute-plan-{}", std::process::id()));
+        // Tests run at the same time: each has a file of its own.
+        let thread = format!("{:?}", std::thread::current().id());
+        let folder = std::env::temp_dir().join(format!("warmroute-plan-{}-{thread}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("config");
         let kubeconfig = "current-context: c\ncontexts:\n- name: c\n  context: \n    cluster: k\n    namespace: own\n\

@@ -161,3 +161,25 @@ def test_without_feedback_requests_count_as_unobserved(world):
     assert world.client(envoy).post(CHATS, json=chat("x")).status_code == 200
     eventually("its time is over", lambda: picker.requests("unobserved") == 1)
     assert picker.in_flight() == 0
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
+def test_a_changed_body_has_its_own_length(world, mode):
+    engines = world.engines()
+    _, envoy = world.start(engines, change=body_mode(mode))
+    for http2 in [False, True]:
+        client = world.client(envoy, http2)
+        # Engines are not steered by clients: the field is dropped.
+        body = json.dumps({**chat("hello"), "priority": 7}).encode()
+        answer = client.post(CHATS, content=body, headers={"content-type": "application/json", "x-worker-id": "1"}).json()
+        kept = json.dumps(chat("hello")).encode()
+        assert answer["headers"]["content-length"] == str(len(kept))
+        assert answer["sha256"] == hashlib.sha256(kept).hexdigest()
+        assert "x-worker-id" not in answer["headers"]
+
+
+def test_paths_that_control_engines_are_not_picked(shared):
+    world, _, _, envoy = shared
+    client = world.client(envoy)
+    for path in ["/v1/load_lora_adapter", "/v1/chat/complet%69ons"]:
+        assert client.post(path, json=chat("hello")).status_code == 404

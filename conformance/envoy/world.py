@@ -167,7 +167,7 @@ def body_mode(request, response="NONE"):
         mode["request_body_mode"] = request
         if response != "NONE":
             mode.update(response_header_mode="SEND", response_body_mode=response, response_trailer_mode="SEND")
-        # Trailers are sent only to a filter that needs them: without a stream there is nobody to answer.
+        # Trailers are sent only to a filter that needs them: without a stream there is no answer.
         if request != "FULL_DUPLEX_STREAMED":
             mode["request_trailer_mode"] = "SKIP"
         if "FULL_DUPLEX_STREAMED" not in (request, response):

@@ -395,14 +395,20 @@ fn check_ports(listen: SocketAddr, admin: SocketAddr) -> anyhow::Result<()> {
 }
 
 /// Options, and those of which one must be set for the first to have an effect.
-const NEEDS: [(&str, &[&str]); 7] = [
-    ("queue-size", &["max-concurrent-requests", "max-concurrent-per-worker"]),
+const NEEDS: [(&str, &[&str]); 13] = [
+    ("queue-size", &["max-concurrent-requests", "max-concurrent-per-worker", "wake-timeout-secs"]),
     ("queue-timeout-secs", &["max-concurrent-requests", "max-concurrent-per-worker"]),
     ("dns-refresh-secs", &["worker-dns"]),
-    ("dp-size", &["worker-urls"]),
+    ("dp-size", &["worker-urls", "service-discovery"]),
     ("handover-timeout-secs", &["handover"]),
     ("record-max-bytes", &["record"]),
     ("record-models", &["record"]),
+    ("access-log-format", &["access-log"]),
+    ("access-log-max-bytes", &["access-log"]),
+    ("cache-salt", &["api-keys-file"]),
+    ("picker-host", &["picker-port"]),
+    ("picker-feedback", &["picker-port"]),
+    ("picker-fallbacks", &["picker-port"]),
 ];
 
 /// Options that are set and have no effect, each with what it needs.

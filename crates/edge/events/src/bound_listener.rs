@@ -4,7 +4,7 @@
 //! topic, and a connection is attributed to it from the first message on. If two workers claim one topic, the source
 //! of its events is ambiguous: neither is listened to until one of them releases the topic.
 //!
-//! ZeroMQ as engines use it authenticates nobody. So a worker's events must come from the host in its URL, a connection
+//! ZeroMQ as engines use it has no authentication. So a worker's events must come from the host in its URL, a connection
 //! from any other address is closed before it has sent anything, and all unfinished messages together have a bound.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

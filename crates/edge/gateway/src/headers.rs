@@ -58,6 +58,15 @@ const STEERING: [&str; 12] = [
     "x-worker-instance-id",
 ];
 
+/// The headers by which a client would steer engines or the router. The destination that a picker sets is not one of them.
+pub(crate) fn steering(headers: &HeaderMap) -> Vec<HeaderName> {
+    let is_steering = |name: &&HeaderName| {
+        let is_ours = name.as_str().starts_with("x-warmroute-");
+        is_ours || (STEERING.contains(&name.as_str()) && *name != "x-gateway-destination-endpoint")
+    };
+    headers.keys().filter(is_steering).cloned().collect()
+}
+
 /// Removes headers that a client could forge: our own, those of a proxy in front of us, and those that choose workers.
 fn strip_spoofable(headers: &mut HeaderMap, forwarded: Forwarded) {
     let is_forwarded = |name: &str| {

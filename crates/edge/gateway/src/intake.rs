@@ -45,7 +45,12 @@ impl BodyDeadline {
         BodyDeadline { at: Instant::now() + timeout, timeout, received: 0 }
     }
 
-    fn extend(&mut self, bytes: usize, now: Instant) {
+    /// When the next bytes must have arrived.
+    pub(crate) fn at(&self) -> Instant {
+        self.at
+    }
+
+    pub(crate) fn extend(&mut self, bytes: usize, now: Instant) {
         let first_part = bytes.min(FIRST_PART_BYTES.saturating_sub(self.received));
         self.received += bytes;
         let earned_s =

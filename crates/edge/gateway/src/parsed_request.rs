@@ -256,7 +256,7 @@ pub(crate) fn should_inject_usage(body: &Body<'_>, api: Api, demand: UsageDemand
 }
 
 /// Whether engines read `cache_salt` in this API.
-fn honours_salt(api: Api) -> bool {
+pub(crate) fn honours_salt(api: Api) -> bool {
     matches!(api, Api::Chat | Api::Completions | Api::Responses)
 }
 

@@ -87,9 +87,24 @@ impl Pick {
         }
     }
 
-    pub(crate) fn set_body(&mut self, body: BufferedBody, budget: BodyBudget, sight: ResponseSight) {
+    /// Sets the body as the worker gets it. `has_length`: the client has sent its length, which may no longer be right.
+    pub(crate) fn set_body(
+        &mut self,
+        body: BufferedBody,
+        budget: BodyBudget,
+        sight: ResponseSight,
+        has_length: bool,
+    ) {
+        if has_length && body.is_changed() {
+            self.header_changes.set.push((header::CONTENT_LENGTH, HeaderValue::from(body.len())));
+        }
         self.fingerprint = (sight == ResponseSight::Seen).then(|| body.fingerprint());
         (self.body, self.budget, self.sight) = (body, Some(budget), sight);
+    }
+
+    /// Keeps the client from steering the worker.
+    pub(crate) fn remove_steering(&mut self, headers: &HeaderMap) {
+        self.header_changes.remove.extend(headers::steering(headers));
     }
 
     /// Keeps the client's credentials from the worker unless they are passed, and adds our own.
@@ -133,7 +148,7 @@ impl Pick {
         self.body.pieces()
     }
 
-    /// Whether that body differs from the client's: an alias was replaced by its model.
+    /// Whether that body differs from the client's: fields were dropped, or an alias, a salt or options were written.
     pub fn is_body_changed(&self) -> bool {
         self.body.is_changed()
     }
@@ -175,9 +190,12 @@ impl Pick {
         }
     }
 
-    /// Ends a request whose response was not seen. Its prompt counts as computed.
+    /// Ends a request whose response was not seen. Its prompt counts as computed, and its tenant is charged what was reserved.
     pub fn end_unseen(mut self) {
-        self.watch.take().into_iter().for_each(|watch| watch.attempt.end_unobserved());
+        if let Some(mut watch) = self.watch.take() {
+            watch.permit.iter_mut().for_each(Permit::charge_reserved);
+            watch.attempt.end_unobserved();
+        }
     }
 
     /// Ends a request that another worker answered, or the proxy itself.

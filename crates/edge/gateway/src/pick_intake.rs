@@ -13,7 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use tokio::time::Instant;
 use warmroute_prompt::Api;
 use warmroute_router::Decision;
 use warmroute_types::{Delivery, Micros, WorkerId};
@@ -22,11 +23,13 @@ use crate::attempt::Attempt;
 use crate::body_budget::BodyBudget;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
+use crate::intake::BodyDeadline;
 use crate::keys::Tenant;
 use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand};
 use crate::permit::{self, Permit};
 use crate::pick::Pick;
 use crate::request_log::RequestLog;
+use crate::server::{is_client_path, report_refusal};
 use crate::upstream::Upstream;
 use crate::upstream_body::BufferedBody;
 use crate::{Config, Drain, headers, intake, routing};
@@ -42,6 +45,8 @@ pub struct PickHead {
     pub headers: HeaderMap,
     /// Addresses that may be chosen, as `IP:PORT` or `IP`; `None`: all workers.
     pub allowed: Option<Vec<String>>,
+    /// Whether paths are allowed that the gateway's own clients may not request; for conformance tests.
+    pub allows_any_path: bool,
 }
 
 /// How much of a body is needed to choose a worker.
@@ -97,6 +102,10 @@ pub struct PickIntake {
     parts: Vec<Bytes>,
     bytes: usize,
     budget: BodyBudget,
+    deadline: BodyDeadline,
+    tenant: Option<Arc<Tenant>>,
+    /// Whether the request has a valid key, or needs none.
+    is_authenticated: bool,
     drain: Drain,
 }
 
@@ -111,14 +120,18 @@ impl Gateway {
     pub fn begin_pick(self: &Arc<Gateway>, head: PickHead, drain: &Drain) -> PickIntake {
         let config = self.config();
         let path = head.path.split('?').next().unwrap_or_default();
-        // A request without a valid key is refused once it is whole.
-        let tenant = self.authenticate(&head.headers).ok().flatten();
-        let owner = tenant.map(|tenant| tenant.owner);
+        let authenticated = self.authenticate(&head.headers);
+        let is_authenticated = authenticated.is_ok();
+        let tenant = authenticated.ok().flatten();
+        let owner = tenant.as_ref().map(|tenant| tenant.owner);
         PickIntake {
             api: Api::of_path(path),
             budget: self.body_memory.share(config.bodies_bytes_max, owner),
             received: self.now(),
             gateway: Arc::clone(self),
+            deadline: BodyDeadline::new(config.timeouts.body),
+            tenant,
+            is_authenticated,
             config,
             head,
             parts: Vec::new(),
@@ -137,9 +150,35 @@ impl PickIntake {
         }
     }
 
+    /// Refuses a request without a valid key, and one for a path that clients may not request.
+    pub fn check(&self) -> Result<(), Refusal> {
+        self.check_head().map_err(|error| self.refuse(error))
+    }
+
+    fn check_head(&self) -> Result<(), GatewayError> {
+        if !self.is_authenticated {
+            return Err(GatewayError::Unauthorized);
+        }
+        let path = self.head.path.split('?').next().unwrap_or_default();
+        let is_known = self.api != Api::Other || path == "/health" || is_client_path(path);
+        let is_allowed = is_known || self.head.allows_any_path;
+        if is_allowed { Ok(()) } else { Err(GatewayError::UnknownPath(path.to_owned())) }
+    }
+
+    /// When the next part of the body must have arrived.
+    pub fn deadline(&self) -> Instant {
+        self.deadline.at()
+    }
+
+    /// The refusal of a body that arrives too slowly.
+    pub fn slow_body(&self) -> Refusal {
+        self.refuse(GatewayError::SlowBody)
+    }
+
     /// Adds a part of the body.
     pub fn push(&mut self, part: Bytes) -> Result<(), Refusal> {
         self.bytes += part.len();
+        self.deadline.extend(part.len(), Instant::now());
         let limit = self.config.body_bytes_max;
         let fits = if self.bytes > limit { Err(GatewayError::TooLarge { limit }) } else { Ok(()) };
         fits.and_then(|()| self.budget.reserve(part.len())).map_err(|error| self.refuse(error))?;
@@ -159,14 +198,15 @@ impl PickIntake {
     }
 
     fn refuse(&self, error: GatewayError) -> Refusal {
-        self.gateway.metrics.count_refusal(error.code());
-        // The text may contain client input. Debug formatting keeps it from forging log lines.
-        tracing::debug!(refusal = ?error.to_string(), "request refused");
+        let none = HeaderValue::from_static("-");
+        let request_id = self.head.headers.get(headers::REQUEST_ID).unwrap_or(&none);
+        report_refusal(&self.gateway, &error, request_id);
         Refusal { error, format: ErrorFormat::of_path(&self.head.path) }
     }
 
     async fn choose(&mut self, sight: ResponseSight) -> Result<Box<Pick>, GatewayError> {
-        let tenant = self.gateway.authenticate(&self.head.headers)?;
+        self.check_head()?;
+        let tenant = self.tenant.clone();
         let (mut request, body) = self.parse(tenant.as_deref()).await?;
         if sight == ResponseSight::Unseen {
             // The end of the prefill is not seen either, as with a response that does not stream.
@@ -188,7 +228,9 @@ impl PickIntake {
         let authorization = self.config.dialer.authorization();
         let mut pick = Box::new(Pick::new(gateway, attempt, permit, upstream));
         let rest = self.empty_budget();
-        pick.set_body(body, std::mem::replace(&mut self.budget, rest), sight);
+        let has_length = self.head.headers.contains_key(header::CONTENT_LENGTH);
+        pick.set_body(body, std::mem::replace(&mut self.budget, rest), sight, has_length);
+        pick.remove_steering(&self.head.headers);
         pick.set_credentials(passes_credentials, authorization);
         Ok(pick)
     }

@@ -10,6 +10,7 @@ use warmroute_router::{Content, PromptChunks, PromptText, Unit};
 use crate::alignments::FamilyMatching;
 use crate::gateway::Gateway;
 use crate::matching::{RenderError, RenderedPrompt};
+use crate::parsed_request::honours_salt;
 
 /// A thread's chunk buffer is freed after a prompt larger than this.
 const CHUNKS_BYTES_MAX: usize = 1 << 20;
@@ -82,7 +83,7 @@ impl PromptKeys {
                     let root = gateway.router.inspect().text_root(
                         family,
                         Some(model),
-                        salt.as_deref(),
+                        salt.as_deref().filter(|_| honours_salt(api)),
                         rendered.unit,
                     );
                     keys.texts.push(EngineText {

@@ -238,7 +238,7 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
 }
 
 /// Counts and logs a request that the gateway itself refuses.
-fn report_refusal(gateway: &Gateway, refusal: &GatewayError, request_id: &http::HeaderValue) {
+pub(crate) fn report_refusal(gateway: &Gateway, refusal: &GatewayError, request_id: &http::HeaderValue) {
     gateway.metrics.count_refusal(refusal.code());
     let Some(left_out) = gateway.throttles.refusals.take(gateway.now()) else { return };
     // The text may contain what a client sent. As a string it is quoted and cannot forge a log line.
@@ -285,7 +285,7 @@ async fn screen(
     }
     let worker_api = ClientWorkerApi(gateway);
     if worker_api.has_token_path(path) {
-        return Ok(Screened::Answered(worker_api.answer(request).await));
+        return Ok(Screened::Answered(answer_worker_api(&worker_api, request, log).await));
     }
     let tenant = match gateway.authenticate(request.headers()) {
         Ok(tenant) => {
@@ -299,7 +299,7 @@ async fn screen(
     };
     log.note(|entry| entry.key = tenant.as_ref().map(|tenant| tenant.name.clone()));
     if worker_api.has_open_path(path) {
-        return Ok(Screened::Answered(worker_api.answer(request).await));
+        return Ok(Screened::Answered(answer_worker_api(&worker_api, request, log).await));
     }
     if api != Api::Other {
         only(Method::POST, "POST")?;
@@ -313,6 +313,24 @@ async fn screen(
         return Err(GatewayError::UnknownPath(path.to_owned()));
     }
     Ok(Screened::Passed { request, tenant })
+}
+
+/// Answers a request for the worker API on the client listener.
+async fn answer_worker_api(
+    worker_api: &ClientWorkerApi<'_>,
+    request: Request<Incoming>,
+    log: &RequestLog,
+) -> Response<ResponseBody> {
+    if worker_api.allows(&request) {
+        // The answer may take minutes: an engine loads its model.
+        accept_connection(&request);
+        return worker_api.answer(request).await;
+    }
+    worker_api.0.metrics.count_refusal(GatewayError::Unauthorized.code());
+    log.note(|entry| entry.error = Some(GatewayError::Unauthorized.code()));
+    let mut response = worker_api.answer(request).await;
+    close_after(&mut response);
+    response
 }
 
 /// Refuses heads that another server might read differently. hyper has refused the worse ones.

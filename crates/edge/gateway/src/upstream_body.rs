@@ -54,7 +54,7 @@ impl BufferedBody {
         BufferedBody { is_changed: true, ..self }
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pieces.iter().map(Bytes::len).sum()
     }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
+use tokio::time::timeout_at;
 use warmroute_gateway::{BodyNeed, Pick, PickHead, PickIntake, Refusal, ResponseSight};
 
 use crate::Feedback;
@@ -119,9 +120,13 @@ impl Exchange {
             method: head.method,
             path: head.path,
             headers: without_destination(head.headers),
+            allows_any_path: self.picker.obeys_test_headers(),
             allowed: selected.or_else(|| metadata.strings(SUBSET_NAMESPACE, SUBSET)),
         };
         let intake = self.picker.gateway.begin_pick(head, &self.picker.drain);
+        if let Err(refusal) = intake.check() {
+            return self.refuse(&refusal.response(), refusal.code()).await;
+        }
         match self.protocol.request_body {
             BodyMode::FullDuplex if has_body => self.choose_in_duplex(intake).await,
             BodyMode::Buffered | BodyMode::BufferedPartial if has_body => self.choose_buffered(intake).await,
@@ -137,7 +142,11 @@ impl Exchange {
         let need = intake.need();
         let mut end = None;
         while end.is_none() {
-            let Some((part, part_end)) = self.next_part().await? else { return Ok(None) };
+            let Ok(next) = timeout_at(intake.deadline(), self.next_part()).await else {
+                let refusal = intake.slow_body();
+                return self.refuse(&refusal.response(), refusal.code()).await;
+            };
+            let Some((part, part_end)) = next? else { return Ok(None) };
             end = part_end;
             if let Err(refusal) = intake.push(part) {
                 return self.refuse(&refusal.response(), refusal.code()).await;

@@ -116,7 +116,7 @@ async fn a_long_body_comes_back_byte_for_byte_with_its_end_or_its_trailers() {
 #[tokio::test]
 async fn an_empty_body_ends_as_it_came() {
     let fixture = Fixture::start(&[WORKER], Config::default()).await;
-    let mut call = fixture.ask(Some(DUPLEX), &[(":method", "POST"), (":path", "/other")]).await;
+    let mut call = fixture.ask(Some(DUPLEX), &[(":method", "POST"), (":path", "/v1/other")]).await;
     call.request_body(b"", true);
     assert_eq!(call.reply().await.destination(), "10.0.0.1:8000");
     assert_eq!(call.reply().await.body(REQUEST_BODY), (vec![], true));
@@ -189,7 +189,12 @@ fn subset(value: impl FnOnce(&mut Writer)) -> Vec<u8> {
 
 async fn reply_for_subset(fixture: &Fixture, subset: &[u8]) -> Reply {
     let mut call = fixture.proxy().await.call().await;
-    call.request_headers_with(Some((DUPLEX, 0)), &[(":method", "GET"), (":path", "/")], true, subset);
+    call.request_headers_with(
+        Some((DUPLEX, 0)),
+        &[(":method", "GET"), (":path", "/v1/models")],
+        true,
+        subset,
+    );
     call.reply().await
 }
 
@@ -501,4 +506,13 @@ async fn a_filter_that_sends_too_little_is_told_which_setting_to_change() {
     call.request_body(&chat("x").as_bytes()[..20], false);
     let (status, _, body) = call.reply().await.immediate();
     assert!(status == 413 && body.contains("FULL_DUPLEX_STREAMED"), "{body}");
+}
+
+#[tokio::test]
+async fn paths_that_control_engines_are_refused_before_their_bodies() {
+    let fixture = Fixture::start(&[WORKER], Config::default()).await;
+    for path in ["/v1/load_lora_adapter", "/sleep", "/v1/chat/complet%69ons", "/v1/../sleep"] {
+        let mut call = fixture.ask(Some(DUPLEX), &[(":method", "POST"), (":path", path)]).await;
+        assert_eq!(call.reply().await.immediate().0, 404, "{path}");
+    }
 }

@@ -166,7 +166,8 @@ impl Admin {
             (_, path) => Err(AdminError(
                 StatusCode::NOT_FOUND,
                 format!(
-                    "no such page: {path}; available: /healthz /readyz /metrics /workers /peers /config /events /explain"
+                    "no such page: {path}; available: /healthz /readyz /metrics /workers /add_worker \
+                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain"
                 ),
             )),
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{Method, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::json;
 use warmroute_types::Address;
@@ -165,10 +165,15 @@ impl ClientWorkerApi<'_> {
         path == "/finish_session" || (matches!(self.0.config().worker_api, WorkerApi::Open) && is_path(path))
     }
 
+    /// Whether the request may use the worker API.
+    pub(crate) fn allows(&self, request: &http::Request<Incoming>) -> bool {
+        self.authorize(request.method(), request.uri().path(), request.headers()).is_ok()
+    }
+
     /// Answers a request for the worker API.
     pub(crate) async fn answer(&self, request: http::Request<Incoming>) -> http::Response<ResponseBody> {
         let (parts, body) = request.into_parts();
-        let answered = match self.authorize(&parts) {
+        let answered = match self.authorize(&parts.method, parts.uri.path(), &parts.headers) {
             Ok(()) => answer(self.0, &parts, body).await,
             Err(refused) => Err(refused),
         };
@@ -176,14 +181,17 @@ impl ClientWorkerApi<'_> {
         response.map(|body| ResponseBody::whole(body.into_inner().unwrap_or_default()))
     }
 
-    fn authorize(&self, parts: &Parts) -> Result<(), AdminError> {
-        match self.0.config().worker_api {
-            WorkerApi::WithToken(token)
-                if !token.matches(&parts.headers) && parts.uri.path() != "/finish_session" =>
-            {
+    fn authorize(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), AdminError> {
+        let config = self.0.config();
+        let adds_worker = *method == Method::POST && matches!(path, "/workers" | "/add_worker");
+        match config.worker_api {
+            WorkerApi::WithToken(token) if !token.matches(headers) && path != "/finish_session" => {
                 Err(AdminError(StatusCode::UNAUTHORIZED, super::UNAUTHORIZED.to_owned()))
             }
-            WorkerApi::Open if parts.headers.contains_key(header::ORIGIN) => Err(AdminError(
+            WorkerApi::Open if adds_worker && config.dialer.authorization().is_some() => {
+                Err(AdminError(StatusCode::FORBIDDEN, super::KEY_NEEDS_TOKEN.to_owned()))
+            }
+            WorkerApi::Open if headers.contains_key(header::ORIGIN) => Err(AdminError(
                 StatusCode::FORBIDDEN,
                 "the worker API refuses requests of web pages".to_owned(),
             )),

@@ -30,7 +30,6 @@ struct Request<'a> {
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
     ignore_eos: Option<bool>,
-    cache_salt: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -55,7 +54,8 @@ pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
         stops: request.stop_sequences.unwrap_or_default(),
         end_of_turn: EndOfTurn::of(request.ignore_eos),
         seed: 0,
-        salt: request.cache_salt.unwrap_or_default(),
+        // vLLM's Messages API has no such field.
+        salt: String::new(),
         delivery: Delivery::of(request.stream),
         shape: Box::new(MessageShape),
     })

@@ -180,7 +180,7 @@ async fn a_severed_watch_goes_on_without_a_list_and_loses_nothing() {
     watching.api.set_down(true);
     watching.api.put("pods", pod(2));
     watching.api.delete("pods", "vllm-1");
-    // Several attempts find nobody.
+    // Several attempts find no server.
     for _ in 0..3 {
         watching.api.request(&["watch=true"]).await;
     }

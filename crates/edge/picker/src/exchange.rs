@@ -130,6 +130,7 @@ impl Exchange {
         match self.protocol.request_body {
             BodyMode::FullDuplex if has_body => self.choose_in_duplex(intake).await,
             BodyMode::Buffered | BodyMode::BufferedPartial if has_body => self.choose_buffered(intake).await,
+            BodyMode::Streamed if has_body => self.choose_at_once(intake).await,
             _ => {
                 let choice = self.pick(intake).await?;
                 self.reply_with(Phase::RequestHeaders, choice).await
@@ -184,6 +185,24 @@ impl Exchange {
             }
         }
         Ok(None)
+    }
+
+    /// Chooses by the headers, and lets the body pass. The stream ends after the body: Envoy 1.40 can lose parts of a body that
+    /// passes while it ends.
+    async fn choose_at_once(&mut self, intake: PickIntake) -> Result<Option<Box<Pick>>, StreamError> {
+        let choice = self.pick(intake).await?;
+        let Some(pick) = self.reply_with(Phase::RequestHeaders, choice).await? else { return Ok(None) };
+        loop {
+            let Some((_, end)) = self.next_part().await? else { return Ok(None) };
+            let phase = match end {
+                Some(BodyEnd::Trailers) => Phase::RequestTrailers,
+                _ => Phase::RequestBody,
+            };
+            self.send(&reply::proceed(phase)).await?;
+            if end.is_some() {
+                return Ok(Some(pick));
+            }
+        }
     }
 
     /// Lets the headers pass, and answers the body with the choice.

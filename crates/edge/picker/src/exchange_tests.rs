@@ -70,6 +70,16 @@ async fn every_body_mode_gets_its_choice_in_its_own_reply() {
         let mut call = fixture.ask(Some(mode), &POST).await;
         let reply = call.reply().await;
         assert_eq!((reply.phase(), reply.destination().as_str()), (REQUEST_HEADERS, "10.0.0.1:8000"));
+        if mode == STREAMED {
+            call.request_body(body.as_bytes(), false);
+            assert_eq!(call.reply().await.phase(), REQUEST_BODY);
+            call.request_body(b"", true);
+            assert_eq!(
+                call.reply().await.phase(),
+                REQUEST_BODY,
+                "the picker stays until the body has passed"
+            );
+        }
         assert_eq!(call.status().await, OK);
     }
 }

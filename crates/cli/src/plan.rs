@@ -435,10 +435,15 @@ mod tests {
         let alone = unused("[admission]\nqueue-size = 10\nmax-concurrent-requests = 0");
         assert_eq!(
             alone,
-            ["queue-size has no effect without max-concurrent-requests or max-concurrent-per-worker"]
+            [
+                "queue-size has no effect without max-concurrent-requests or max-concurrent-per-worker or wake-timeout-secs"
+            ]
         );
         assert_eq!(unused("[admission]\nqueue-size = 10\nmax-concurrent-per-worker = 1"), [""; 0]);
-        assert_eq!(unused("[discovery]\ndp-size = 2"), ["dp-size has no effect without worker-urls"]);
+        assert_eq!(
+            unused("[discovery]\ndp-size = 2"),
+            ["dp-size has no effect without worker-urls or service-discovery"]
+        );
     }
 
     #[test]

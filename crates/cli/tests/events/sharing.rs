@@ -143,10 +143,9 @@ fn a_stopped_router_leaves_without_warnings() {
     std::fs::write(&secret, "a secret that only these routers know\n").unwrap();
     let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0"];
     let start = |name: &str, more: &[&str]| {
-        let flags = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
-        let flags = [&flags[..], &["--worker-urls", engine.url()], &shared, more].concat();
+        let flags = [&["--worker-urls", engine.url()], &shared[..], more].concat();
         let log = std::fs::File::create(folder.file(name)).unwrap();
-        Gateway { process: Process::start_with_log(&flags, &[], log.into()) }
+        Gateway { process: Process::serve(&flags, log.into()) }
     };
     let log = |name: &str| std::fs::read_to_string(folder.file(name)).unwrap();
     let listening = |router: &Gateway| peers(router)["transport"]["listening"].as_str().unwrap().to_owned();

@@ -31,6 +31,12 @@ impl Process {
         Process::of(command)
     }
 
+    /// Starts `serve` on free ports of the loopback address, with its log in `log`.
+    pub fn serve(flags: &[&str], log: Stdio) -> Process {
+        let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
+        Process::start_with_log(&[&args[..], flags].concat(), &[], log)
+    }
+
     /// Starts it by any command that becomes a `warmroute`.
     pub fn of(mut command: Command) -> Process {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();

@@ -118,6 +118,12 @@ fn wait_for_states(gateway: &Gateway, wanted: &[(&Scripted, &str)]) {
     );
 }
 
+/// A gateway whose workers are the pods of the cluster.
+fn discovering(kubeconfig: &str, more: &[&str]) -> Gateway {
+    let flags = ["--service-discovery", "--selector", "app=vllm", "--kubeconfig", kubeconfig];
+    Gateway::start(&[], &[&flags[..], more].concat())
+}
+
 fn ask(gateway: &Gateway) -> String {
     let response = post(gateway.url(), "/v1/chat/completions", &chat("m"));
     assert_eq!(response.status, 200, "{}", response.text());
@@ -157,18 +163,7 @@ fn pods_become_workers_and_leave_with_their_pods() {
     let (api, kubeconfig) = Api::start(&folder);
     let (first, second) = (answering(), answering());
     api.0.lock().unwrap().pods = vec![pod("a", &first)];
-    let gateway = Gateway::start(
-        &[],
-        &[
-            "--service-discovery",
-            "--selector",
-            "app=vllm",
-            "--kubeconfig",
-            &kubeconfig,
-            "--policy",
-            "round_robin",
-        ],
-    );
+    let gateway = discovering(&kubeconfig, &["--policy", "round_robin"]);
     wait_for_states(&gateway, &[(&first, "ready")]);
     assert_eq!(ask(&gateway), first.url);
 
@@ -198,18 +193,7 @@ fn the_last_pod_drains_when_it_terminates_and_requests_wait_for_the_next() {
         asked.answer("{}");
     });
     api.0.lock().unwrap().pods = vec![pod("a", &first)];
-    let gateway = Gateway::start(
-        &[],
-        &[
-            "--service-discovery",
-            "--selector",
-            "app=vllm",
-            "--kubeconfig",
-            &kubeconfig,
-            "--wake-timeout-secs",
-            "60",
-        ],
-    );
+    let gateway = discovering(&kubeconfig, &["--wake-timeout-secs", "60"]);
     wait_for_states(&gateway, &[(&first, "ready")]);
     let send = || Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], chat("m").as_bytes());
     let in_flight = send();

@@ -135,10 +135,8 @@ fn when_the_new_process_dies_before_it_is_ready_the_old_one_continues() {
     let (engine, nobody) = (engine(&[]), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let folder = TempFolder::new("handover-dies");
     let (path, log) = (folder.file("sock"), folder.file("log"));
-    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--handover", &path];
-    let args = [&args[..], &["--worker-urls", engine.url()]].concat();
-    let old =
-        Gateway { process: Process::start_with_log(&args, &[], std::fs::File::create(&log).unwrap().into()) };
+    let flags = ["--handover", &path, "--worker-urls", engine.url()];
+    let old = Gateway { process: Process::serve(&flags, std::fs::File::create(&log).unwrap().into()) };
     old.wait_for_ready(1);
     let said = |text: &str, times: usize| {
         eventually(text, || {
@@ -157,7 +155,7 @@ fn when_the_new_process_dies_before_it_is_ready_the_old_one_continues() {
         assert_eq!(post(old.url(), CHATS, &chat(MODEL)).status, 200);
         assert_eq!(get(old.admin(), "/readyz").status, 200);
     }
-    let new = Gateway { process: Process::start(&args) };
+    let new = Gateway { process: Process::serve(&flags, Stdio::null()) };
     assert_eq!(new.url(), old.url());
     assert!(old.process.wait().success());
     assert_eq!(post(new.url(), CHATS, &chat(MODEL)).status, 200);
@@ -208,10 +206,8 @@ fn of_two_successors_one_takes_over_and_the_other_exits() {
     let (ours, stopped) = (engine(&[]), engine(&[]));
     let folder = TempFolder::new("handover-two");
     let (path, log) = (folder.file("sock"), folder.file("log"));
-    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--handover", &path];
-    let args = [&args[..], &["--worker-urls", ours.url()]].concat();
-    let file = std::fs::File::create(&log).unwrap();
-    let old = Gateway { process: Process::start_with_log(&args, &[], file.into()) };
+    let flags = ["--handover", &path, "--worker-urls", ours.url()];
+    let old = Gateway { process: Process::serve(&flags, std::fs::File::create(&log).unwrap().into()) };
     stopped.signal("-STOP");
     let told = folder.file("told");
     let to = std::fs::File::create(&told).unwrap();

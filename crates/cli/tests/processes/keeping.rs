@@ -41,11 +41,9 @@ fn ended(gateway: Gateway) {
 }
 
 fn logged(urls: &[&str], more: &[&str], log: &str) -> Gateway {
-    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--worker-urls"];
-    let args = [&args[..], urls, more].concat();
-    let gateway = Gateway {
-        process: Process::start_with_log(&args, &[], Stdio::from(std::fs::File::create(log).unwrap())),
-    };
+    let flags = [&["--worker-urls"], urls, more].concat();
+    let log = Stdio::from(std::fs::File::create(log).unwrap());
+    let gateway = Gateway { process: Process::serve(&flags, log) };
     gateway.wait_for_ready(urls.len());
     gateway
 }

@@ -323,9 +323,7 @@ fn a_changed_key_file_is_logged_without_its_keys() {
     let folder = TempFolder::new("reload-keys");
     let (keys, log) = (folder.file("keys"), folder.file("log"));
     std::fs::write(&keys, "sk-one\n").unwrap();
-    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--api-keys-file", &keys];
-    let file = std::fs::File::create(&log).unwrap();
-    let _gateway = Process::start_with_log(&args, &[], file.into());
+    let _gateway = Process::serve(&["--api-keys-file", &keys], std::fs::File::create(&log).unwrap().into());
     std::fs::write(&keys, "sk-two\n").unwrap();
     let log = eventually("it is logged what changed", || {
         let log = std::fs::read_to_string(&log).unwrap();

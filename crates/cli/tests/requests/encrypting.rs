@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Stdio;
 use std::sync::Arc;
 
 use crate::harness::client::{Call, chat, get, post};
@@ -103,8 +104,7 @@ fn serve_as(identity: &Identity, flags: &[&str]) -> Process {
 }
 
 fn serve(flags: &[&str]) -> Process {
-    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
-    Process::start(&[&args[..], flags].concat())
+    Process::serve(flags, Stdio::null())
 }
 
 const OK: &str = "HTTP/1.1 200 OK";
@@ -208,9 +208,8 @@ fn workers_are_reached_over_tls_with_a_client_certificate() {
     // An untrusted worker certificate, and a missing client certificate.
     let (stranger_ca, log) = (stranger.ca(), authority.folder.file("log"));
     for trusted in [&stranger_ca, &ca] {
-        let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
-        let args = [&args[..], &["--worker-urls", worker.url(), "--worker-tls-ca", trusted]].concat();
-        let gateway = Process::start_with_log(&args, &[], std::fs::File::create(&log).unwrap().into());
+        let flags = ["--worker-urls", worker.url(), "--worker-tls-ca", trusted];
+        let gateway = Process::serve(&flags, std::fs::File::create(&log).unwrap().into());
         let text = || std::fs::read_to_string(&log).unwrap();
         eventually("its probe fails", || text().contains("probe failed").then_some(()));
         eventually(&format!("because of a certificate: {}", text()), || {

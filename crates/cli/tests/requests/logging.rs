@@ -140,22 +140,8 @@ fn the_log_says_what_runs_who_was_refused_and_how_it_ended() {
     let busy = Scripted::new(|mut asked| {
         asked.write("HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\n{}");
     });
-    let args = [
-        "serve",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--admin-port",
-        "0",
-        "--log-format",
-        "json",
-        "--config",
-        &config,
-        "--worker-urls",
-        &busy.url,
-    ];
-    let process = Process::start_with_log(&args, &[], Stdio::from(std::fs::File::create(&log).unwrap()));
+    let flags = ["--log-format", "json", "--config", &config, "--worker-urls", &busy.url];
+    let process = Process::serve(&flags, Stdio::from(std::fs::File::create(&log).unwrap()));
     eventually("it is ready", || (get(process.admin(), "/readyz").status == 200).then_some(()));
     let ask = |model: &str, id: &str| {
         let id = format!("x-request-id: {id}");
@@ -189,22 +175,8 @@ fn the_log_says_what_runs_who_was_refused_and_how_it_ended() {
 fn an_output_that_blocks_delays_neither_requests_nor_the_end() {
     let worker = Scripted::new(|mut asked| asked.answer("{}"));
     // A pipe that is never read is full after 64 KiB, about 150 lines.
-    let args = [
-        "serve",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--admin-port",
-        "0",
-        "--log-level",
-        "off",
-        "--access-log",
-        "stderr",
-        "--worker-urls",
-        &worker.url,
-    ];
-    let process = Process::start_with_log(&args, &[], Stdio::piped());
+    let flags = ["--log-level", "off", "--access-log", "stderr", "--worker-urls", &worker.url];
+    let process = Process::serve(&flags, Stdio::piped());
     eventually("it is ready", || (get(process.admin(), "/readyz").status == 200).then_some(()));
     for _ in 0..400 {
         assert_eq!(post(process.url(), "/v1/chat/completions", &chat("m")).status, 200);

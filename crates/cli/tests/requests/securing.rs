@@ -181,14 +181,7 @@ fn secrets_and_prompts_are_in_no_log_page_or_answer() {
     let text = "[security]\nadmin-token = \"hush-admin\"\nworker-api-key = \"hush-worker\"\n[events]\nevents-token = \"hush-events\"\n";
     std::fs::write(&config, text).unwrap();
     let (engine, _) = keeper();
-    let args = [
-        "serve",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--admin-port",
-        "0",
+    let flags = [
         "--log-level",
         "trace",
         "--access-log",
@@ -200,7 +193,7 @@ fn secrets_and_prompts_are_in_no_log_page_or_answer() {
         "--config",
         &config,
     ];
-    let process = Process::start_with_log(&args, &[], Stdio::from(std::fs::File::create(&log).unwrap()));
+    let process = Process::serve(&flags, Stdio::from(std::fs::File::create(&log).unwrap()));
     let admin = ["authorization: Bearer hush-admin"];
     let page = |path: &str| Call::send(process.admin(), "GET", path, &admin, b"").finish();
     eventually("it is ready", || (page("/readyz").status == 200).then_some(()));

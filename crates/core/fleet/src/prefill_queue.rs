@@ -111,9 +111,9 @@ const LATE: u64 = 10;
 const LATE_MIN: Micros = Micros::from_millis(100);
 const LATE_MAX: Micros = Micros::from_secs(2);
 
-/// A prompt whose first token has not come will take at least one of so many parts of its expected time more, even when that time is
-/// over. On real engines a prompt behind an overdue one waits for half of that one's expected time; counted as free, it draws
-/// requests to the worker that is late.
+/// A prompt whose first token has not come takes at least this part of its expected time more, even when that time is over. When it
+/// counted as done, requests went to the worker that was late: on real engines they took twice as long as expected there
+/// (docs/study/gpu).
 const OVERDUE_SHARE: u64 = 4;
 
 /// A worker that looks slow gets no requests, so no answer corrects the estimate if it is wrong. Without answers, its distance

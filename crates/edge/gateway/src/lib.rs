@@ -14,6 +14,7 @@
 //! A response owns everything its request still holds: the booking, the upstream connection and the admission permit.
 //! When a client disconnects, hyper drops the response, and `Drop` releases all three. No other clean-up code exists.
 
+mod accept;
 mod admin;
 mod admission_gate;
 mod alignments;
@@ -70,6 +71,7 @@ mod usage;
 mod worker_texts;
 mod write_stall;
 
+pub use accept::accept_until_drained;
 pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink, WorkerApi};
 pub use admission_gate::{AdmissionConfig, WorkerLimit};
 pub use alignments::{PromptFormat, TooManyFamilies};

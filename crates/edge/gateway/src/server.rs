@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
@@ -10,10 +9,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
 use warmroute_prompt::Api;
 use warmroute_wire::Acceptor;
 
+use crate::accept::accept_until_drained;
 use crate::admin::ClientWorkerApi;
 use crate::busy_body::{BusyBody, RequestCount};
 use crate::dispatch::Dispatch;
@@ -37,9 +36,6 @@ const TARGET_BYTES_MAX: usize = 8 << 10;
 
 /// Paths that are still percent-encoded after this many decodings get 404.
 pub(crate) const DECODINGS_MAX: usize = 4;
-
-/// Pause after a failed accept, which usually means that no file descriptors are left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
 /// Engine endpoints outside `/v1` that clients may use. Endpoints that control an engine (sleep, reset, load an
 /// adapter) are deliberately absent.
@@ -86,37 +82,19 @@ where
         + Unpin
         + 'static,
 {
-    // Each connection holds a sender, so the channel closes when the last connection ends.
-    let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = drain.wait_begun() => break,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                // The slot is taken after the accept, so that the gauge counts connections only.
-                // An accepted connection is served even if a drain begins meanwhile.
-                let slot = limits.acquire_slot().await;
-                let timeouts = (limits.timeouts)();
-                let silent = limits.silent.add(peer.ip(), timeouts.head);
-                let context = ConnectionContext { drain: drain.clone(), timeouts, silent };
-                let connection = connection(stream, limits.acceptor.clone(), context, service.clone());
-                let open = open.clone();
-                tokio::spawn(async move {
-                    connection.await;
-                    drop((slot, open));
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    drop((open, listener));
-    _ = all_closed.recv().await;
-    Drained
+    // The slot is taken after the accept, so that the gauge counts connections only.
+    accept_until_drained(
+        listener,
+        &drain,
+        || limits.acquire_slot(),
+        |stream, peer| {
+            let timeouts = (limits.timeouts)();
+            let silent = limits.silent.add(peer.ip(), timeouts.head);
+            let context = ConnectionContext { drain: drain.clone(), timeouts, silent };
+            connection(stream, limits.acceptor.clone(), context, service.clone())
+        },
+    )
+    .await
 }
 
 /// What belongs to one connection.

@@ -1,6 +1,5 @@
 //! The listener: HTTP/2 connections, encrypted or not, and their streams.
 
-use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +10,9 @@ use h2::server::SendResponse;
 use http::Request;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use warmroute_gateway::{Drain, Drained, Gateway};
+use warmroute_gateway::{Drain, Drained, Gateway, accept_until_drained};
 use warmroute_wire::Acceptor;
 
 use crate::Config;
@@ -27,9 +26,6 @@ const CHECK: &str = "/grpc.health.v1.Health/Check";
 
 /// Time for the TLS handshake and the beginning of HTTP/2.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Pause after a failed accept, which usually means that no file descriptors are left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
 /// Connections at a time. A proxy opens one for each of its threads.
 const CONNECTIONS_MAX: usize = 4_096;
@@ -59,32 +55,11 @@ pub async fn serve(
 ) -> Drained {
     let picker = Picker::new(gateway, config, drain.clone());
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    // Each connection holds a sender, so the channel closes when the last connection ends.
-    let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = drain.wait_begun() => break,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                let slot = Arc::clone(&slots).acquire_owned().await;
-                let serving = connection(Arc::clone(&picker), stream, acceptor.clone());
-                let open = open.clone();
-                tokio::spawn(async move {
-                    serving.await;
-                    drop((slot, open));
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection of a proxy");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    drop((open, listener));
-    _ = all_closed.recv().await;
-    Drained
+    let acquire_slot = || Arc::clone(&slots).acquire_owned();
+    accept_until_drained(listener, &drain, acquire_slot, |stream, _| {
+        connection(Arc::clone(&picker), stream, acceptor.clone())
+    })
+    .await
 }
 
 async fn connection(picker: Arc<Picker>, stream: TcpStream, acceptor: Acceptor) {

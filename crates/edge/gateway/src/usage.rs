@@ -30,8 +30,7 @@ pub(crate) struct UsageWatch {
     tail: Vec<u8>,
     /// The bytes from a possible key on, when the rest is still to come.
     begun: Vec<u8>,
-    prompt: Option<Usage>,
-    output_tokens: Option<u32>,
+    totals: Totals,
     events: EventSizes,
 }
 
@@ -142,28 +141,8 @@ impl UsageWatch {
     }
 
     /// Takes all usages in these bytes. Returns the end of them that may begin another one.
-    fn take_usages<'a>(&mut self, mut bytes: &'a [u8]) -> &'a [u8] {
-        while let Some(at) = memmem::find(bytes, KEY) {
-            let from = &bytes[at..];
-            match parse(&from[KEY.len()..]) {
-                Parsed::Usage(usage) => self.take(&usage),
-                Parsed::Partial if from.len() <= USAGE_BYTES_MAX => return from,
-                // More space than any engine writes, or no usage.
-                Parsed::Partial | Parsed::Other => {}
-            }
-            bytes = &from[KEY.len()..];
-        }
-        let begun = (1..KEY.len()).rev().find(|&length| bytes.ends_with(&KEY[..length])).unwrap_or(0);
-        &bytes[bytes.len() - begun..]
-    }
-
-    fn take(&mut self, raw: &RawUsage) {
-        self.output_tokens = self.output_tokens.max(raw.completion_tokens);
-        if let Some(usage) = raw.usage()
-            && self.prompt.is_none_or(|known| known.prompt_tokens <= usage.prompt_tokens)
-        {
-            self.prompt = Some(usage);
-        }
+    fn take_usages<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        self.totals.take_usages(bytes, Follows::More)
     }
 
     /// Approximate output tokens of a stream that does not report them.
@@ -184,9 +163,53 @@ impl UsageWatch {
         FINAL_EVENTS.iter().any(|event| memmem::find(&self.tail, event).is_some())
     }
 
-    /// The reported usage; `None` if the prompt's tokens were not reported.
+    /// The usage that the response reported, if it ends here; `None` if the prompt's tokens were not reported.
     pub(crate) fn read(&self) -> Option<Usage> {
-        self.prompt.map(|usage| Usage { output_tokens: self.output_tokens.unwrap_or(0), ..usage })
+        // A usage may stand within an object that was never completed.
+        let mut totals = self.totals;
+        totals.take_usages(&self.begun, Follows::Nothing);
+        totals.prompt.map(|usage| Usage { output_tokens: totals.output_tokens.unwrap_or(0), ..usage })
+    }
+}
+
+/// The largest numbers that a response has reported.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    prompt: Option<Usage>,
+    output_tokens: Option<u32>,
+}
+
+/// What follows the bytes that are searched.
+#[derive(Clone, Copy, PartialEq)]
+enum Follows {
+    More,
+    Nothing,
+}
+
+impl Totals {
+    /// Takes all usages in these bytes. Returns the end of them that may begin another one.
+    fn take_usages<'a>(&mut self, mut bytes: &'a [u8], follows: Follows) -> &'a [u8] {
+        while let Some(at) = memmem::find(bytes, KEY) {
+            let from = &bytes[at..];
+            match parse(&from[KEY.len()..]) {
+                Parsed::Usage(usage) => self.take(&usage),
+                Parsed::Partial if follows == Follows::More && from.len() <= USAGE_BYTES_MAX => return from,
+                // More space than any engine writes, never completed, or no usage.
+                Parsed::Partial | Parsed::Other => {}
+            }
+            bytes = &from[KEY.len()..];
+        }
+        let begun = (1..KEY.len()).rev().find(|&length| bytes.ends_with(&KEY[..length])).unwrap_or(0);
+        &bytes[bytes.len() - begun..]
+    }
+
+    fn take(&mut self, raw: &RawUsage) {
+        self.output_tokens = self.output_tokens.max(raw.completion_tokens);
+        if let Some(usage) = raw.usage()
+            && self.prompt.is_none_or(|known| known.prompt_tokens <= usage.prompt_tokens)
+        {
+            self.prompt = Some(usage);
+        }
     }
 }
 
@@ -369,6 +392,19 @@ mod tests {
         assert_eq!(read(&[anthropic]), Some(expected));
         let silent = br#"{"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":null}}"#;
         assert_eq!(read(&[silent]).unwrap().cached_tokens, None);
+    }
+
+    #[test]
+    fn a_usage_within_an_object_that_never_ends_is_read_wherever_reads_split_it() {
+        for end in [&b""[..], b"\n\n\xcf", b"\n\n"] {
+            let nested =
+                [br#"{"usage":{"a":[],"usage":{"prompt_tokens":9,"completion_tokens":2}"#, end].concat();
+            let expected = Some(Usage { prompt_tokens: 9, output_tokens: 2, cached_tokens: None });
+            assert_eq!(read(&nested.chunks(1).collect::<Vec<_>>()), expected);
+            for cut in 0..nested.len() {
+                assert_eq!(read(&[&nested[..cut], &nested[cut..]]), expected, "{cut}");
+            }
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use warmroute_types::Micros;
 
+use crate::drain_rate::RETRY_AFTER_S_MAX;
 use crate::{AdmissionPosition, AdmissionQueue, AdmissionRequest, Class, DrainRate};
 
 /// Limits of admission.
@@ -15,11 +16,22 @@ pub struct Config {
     pub wait_max: Micros,
 }
 
-/// The queue is full.
+/// A request that may not wait.
 #[derive(Debug)]
 pub struct Refused {
+    /// Why.
+    pub cause: RefusalCause,
     /// When to retry.
     pub retry_after_s: u32,
+}
+
+/// Why a request may not wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalCause {
+    /// The queue is full.
+    Full,
+    /// It would be admitted after it is due.
+    TooLate,
 }
 
 /// The requests in flight and those that wait. `T` is what the driver needs to wake a waiting request.
@@ -29,6 +41,8 @@ pub struct Admission<T> {
     running: u32,
     queue: AdmissionQueue<T>,
     drain_rate: DrainRate,
+    /// The same, of times in which requests waited: the rate of an idle fleet says nothing about a full one.
+    busy_rate: DrainRate,
 }
 
 impl<T> Admission<T> {
@@ -39,6 +53,7 @@ impl<T> Admission<T> {
             running: 0,
             queue: AdmissionQueue::new(config.waiting_max),
             drain_rate: DrainRate::default(),
+            busy_rate: DrainRate::default(),
         }
     }
 
@@ -72,7 +87,9 @@ impl<T> Admission<T> {
         self.wait_until(request, item, now + self.config.wait_max, now)
     }
 
-    /// Queues a request that may wait longer or shorter than others.
+    /// Queues a request that may wait longer or shorter than others. A request that is predicted to be admitted after it
+    /// is due is refused. Waiting requests that can no longer be admitted in time because of it are dropped, those of
+    /// the lowest class first.
     pub fn wait_until(
         &mut self,
         request: AdmissionRequest,
@@ -80,8 +97,26 @@ impl<T> Admission<T> {
         deadline: Micros,
         now: Micros,
     ) -> Result<AdmissionPosition, Refused> {
+        let wait = self.expected_wait(&request);
+        if let Some(late) = request.due.map(|due| (now + wait).since(due)).filter(|late| *late > Micros::ZERO)
+        {
+            let retry_after_s = late.0.div_ceil(1_000_000).clamp(1, u64::from(RETRY_AFTER_S_MAX));
+            return Err(Refused { cause: RefusalCause::TooLate, retry_after_s: retry_after_s as u32 });
+        }
         let pushed = self.queue.push(request, deadline, item);
-        pushed.map_err(|_| Refused { retry_after_s: self.retry_after_s(now) })
+        let position = pushed
+            .map_err(|_| Refused { cause: RefusalCause::Full, retry_after_s: self.retry_after_s(now) })?;
+        if let Some(interval) = self.busy_rate.interval() {
+            self.queue.shed_hopeless(interval, now);
+        }
+        Ok(position)
+    }
+
+    /// How long a new request would wait: for the requests before it, at the rate at which requests have ended while
+    /// others waited. Zero while that is unknown.
+    pub fn expected_wait(&self, request: &AdmissionRequest) -> Micros {
+        let interval = self.busy_rate.interval().unwrap_or(Micros::ZERO);
+        Micros(interval.0.saturating_mul(self.queue.ahead_of(request) as u64 + 1))
     }
 
     /// Queues an admitted request again that found no room after all, at its former position.
@@ -99,6 +134,10 @@ impl<T> Admission<T> {
     pub fn end(&mut self, now: Micros) {
         self.running = self.running.saturating_sub(1);
         self.drain_rate.ended(now);
+        match self.queue.is_empty() {
+            true => self.busy_rate.pause(),
+            false => self.busy_rate.ended(now),
+        }
     }
 
     /// Admits the next request for which there is room.
@@ -142,7 +181,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const REQUEST: AdmissionRequest = AdmissionRequest { class: Class::Normal, tenant: 1, cost: 10 };
+    const REQUEST: AdmissionRequest =
+        AdmissionRequest { class: Class::Normal, tenant: 1, cost: 10, due: None };
 
     fn admission(running_max: u32, waiting_max: usize) -> Admission<usize> {
         Admission::new(Config { running_max, waiting_max, wait_max: Micros::from_secs(5) })
@@ -179,6 +219,49 @@ mod tests {
         admission.end(Micros::from_secs(6));
         assert_eq!(admission.next(Micros::from_secs(6), |_| true), None);
         assert_eq!((admission.waiting(Class::Normal), admission.running()), (0, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_admitted_in_time_is_refused_and_the_lowest_class_is_shed_first() {
+        let mut admission = admission(1, 100);
+        admission.enter(REQUEST, || true).unwrap();
+        // One request a second ends while others wait.
+        for s in 0..20 {
+            admission.wait(REQUEST, 0, Micros::from_secs(s)).unwrap();
+            admission.wait(REQUEST, 0, Micros::from_secs(s)).unwrap();
+            admission.end(Micros::from_secs(s));
+            assert_eq!(admission.next(Micros::from_secs(s), |_| true), Some(0));
+            while admission.waiting(Class::Normal) > 1 {
+                admission.end(Micros::from_secs(s));
+                admission.next(Micros::from_secs(s), |_| true);
+            }
+        }
+        let now = Micros::from_secs(20);
+        let due = |s: u64| Some(now + Micros::from_secs(s));
+        let interval = admission.busy_rate.interval().unwrap();
+        let low = AdmissionRequest { class: Class::Low, due: Some(now + interval + interval), ..REQUEST };
+        admission.wait_until(low, 1, now + Micros::from_secs(60), now).unwrap();
+        let hopeless = AdmissionRequest { due: Some(now), ..REQUEST };
+        let refused = admission.wait_until(hopeless, 2, now + Micros::from_secs(60), now).unwrap_err();
+        assert_eq!(refused.cause, RefusalCause::TooLate);
+        assert!(refused.retry_after_s >= 1);
+        let urgent = AdmissionRequest { due: due(60), ..REQUEST };
+        admission.wait_until(urgent, 3, now + Micros::from_secs(60), now).unwrap();
+        assert_eq!(admission.waiting(Class::Low), 0, "its turn would now be too late");
+        assert_eq!(admission.waiting(Class::Normal), 2);
+    }
+
+    #[test]
+    fn the_rate_of_an_idle_fleet_refuses_nothing() {
+        let mut admission = admission(1, 100);
+        for minute in 0..30 {
+            admission.enter(REQUEST, || true).unwrap();
+            admission.end(Micros::from_secs(60 * minute));
+        }
+        admission.enter(REQUEST, || true).unwrap();
+        let now = Micros::from_secs(60 * 30);
+        let soon = AdmissionRequest { due: Some(now + Micros::from_millis(10)), ..REQUEST };
+        assert!(admission.wait_until(soon, 1, now + Micros::from_secs(60), now).is_ok());
     }
 
     #[test]
@@ -247,7 +330,7 @@ mod tests {
         fn take(&mut self, step: Step) {
             match step {
                 Step::Come { model, tenant, class, cost } => {
-                    self.arrive(model, AdmissionRequest { class, tenant, cost })
+                    self.arrive(model, AdmissionRequest { class, tenant, cost, due: None })
                 }
                 Step::End(n) if n < self.inside.len() => {
                     self.inside.swap_remove(n);
@@ -286,6 +369,9 @@ mod tests {
                 self.inside.push((id, Waiter { model, position, deadline }));
             } else if let Ok(position) = self.admission.wait(request, id, self.now) {
                 self.waiting.insert(id, Waiter { model, position, deadline });
+                // A full queue drops a request of a lower class.
+                let queue = &self.admission.queue;
+                self.waiting.retain(|_, waiter| queue.contains(waiter.position));
             }
         }
 

@@ -6,7 +6,7 @@ use warmroute_types::Micros;
 const WEIGHT: f64 = 0.1;
 
 /// The longest retry time, however slowly requests end: conditions change.
-const RETRY_AFTER_S_MAX: u32 = 60;
+pub(crate) const RETRY_AFTER_S_MAX: u32 = 60;
 
 /// The average time between two ends.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +23,16 @@ impl DrainRate {
         self.interval_s =
             since.map(|since| before.map_or(since, |mean| mean + WEIGHT * (since - mean))).or(before);
         self.last = Some(now);
+    }
+
+    /// Notes that the time until the next end says nothing.
+    pub fn pause(&mut self) {
+        self.last = None;
+    }
+
+    /// The average time between two ends, if known.
+    pub fn interval(&self) -> Option<Micros> {
+        self.interval_s.map(|interval_s| Micros((interval_s * 1e6) as u64))
     }
 
     /// Seconds until this many more requests will have ended, at least one.

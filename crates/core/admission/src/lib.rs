@@ -4,7 +4,7 @@
 //!   request ──▶ RateLimiter ──▶ Admission ──────────▶ routed now
 //!               per key          │      ▲
 //!                                ▼      │ a request has ended
-//!                       AdmissionQueue ──┘ fair between tenants, classes first, bounded, with deadlines
+//!                       AdmissionQueue ──┘ classes first, fair between tenants, then by deadline; bounded
 //! ```
 //!
 //! The crate is pure: `now` is an argument, and a waiting item is whatever the driver needs to wake it. A waiting request
@@ -12,13 +12,14 @@
 
 mod admission;
 mod class;
+mod class_queue;
 mod drain_rate;
 mod queue;
 mod rate_limiter;
 mod token_bucket;
 mod typical_answer;
 
-pub use admission::{Admission, Config, Refused};
+pub use admission::{Admission, Config, RefusalCause, Refused};
 pub use class::Class;
 pub use drain_rate::DrainRate;
 pub use queue::{AdmissionPosition, AdmissionQueue, AdmissionRequest, QueueFull};

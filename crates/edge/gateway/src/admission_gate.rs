@@ -192,6 +192,7 @@ impl AdmissionGate {
             }),
             tenant: name.map_or(0, |name| self.seeded_hash(name)),
             cost: prompt_tokens,
+            due: None,
         }
     }
 

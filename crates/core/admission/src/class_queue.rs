@@ -1,0 +1,247 @@
+//! The waiting requests of one class, fair between tenants, by deadline where requests have one.
+//!
+//! A tenant owns *slots*: the starts at which its work would begin if all tenants were served at once at equal rates.
+//! Fairness decides which tenants may go next: those whose first slot the shared work has reached. Deadlines decide
+//! between these tenants, and between a tenant's own requests: the earliest goes first and takes the tenant's first
+//! slot. Requests without a deadline follow in the order of slots. So a deadline brings no tenant more than its share,
+//! and without deadlines the order is that of fair queueing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warmroute_types::Micros;
+
+use crate::queue::AdmissionPosition;
+
+/// Most tenants without waiting requests whose lead is remembered.
+pub(crate) const TENANTS_MAX: usize = 4_096;
+
+/// The start, then the order of arrival.
+pub(crate) type Slot = (u64, u64);
+
+/// The due time, or the end of time without one; then the order of arrival.
+type Order = (Micros, u64);
+
+const NO_DUE: Micros = Micros(u64::MAX);
+
+/// Added to a slot's order of arrival to tell it from another one.
+const AGAIN: u64 = 1 << 48;
+
+#[derive(Debug)]
+pub(crate) struct ClassQueue<T> {
+    /// By order of arrival.
+    waiting: BTreeMap<u64, Waiting<T>>,
+    pub(crate) tenants: BTreeMap<u64, TenantQueue>,
+    /// The first slot of each tenant with waiting requests.
+    firsts: BTreeSet<(Slot, u64)>,
+    /// Requests with a due time, with their tenants.
+    dues: BTreeSet<(Order, u64)>,
+    /// Latest times to wait, and the arrivals.
+    deadlines: BTreeSet<(Micros, u64)>,
+    /// How far all tenants' work would have advanced if they were served at once.
+    served: u64,
+    /// How often in a row higher classes went first.
+    pub(crate) passed: u32,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    tenant: u64,
+    cost: u32,
+    order: Order,
+    deadline: Micros,
+    slot: Slot,
+    item: T,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TenantQueue {
+    /// The end of the work that the tenant has requested so far.
+    finish: u64,
+    /// The start of its last request. A refund lets its next request start earlier, but not before this one.
+    last_start: u64,
+    /// As many as it has waiting requests.
+    slots: BTreeSet<Slot>,
+    /// The waiting requests, the next one first.
+    orders: BTreeSet<Order>,
+}
+
+/// The next request of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    arrival: u64,
+}
+
+impl<T> ClassQueue<T> {
+    pub(crate) fn new() -> ClassQueue<T> {
+        ClassQueue {
+            waiting: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            firsts: BTreeSet::new(),
+            dues: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            served: 0,
+            passed: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn contains(&self, arrival: u64) -> bool {
+        self.waiting.contains_key(&arrival)
+    }
+
+    /// The slot of a new request, for which its tenant is charged.
+    pub(crate) fn slot(&mut self, tenant: u64, cost: u32, arrival: u64) -> Slot {
+        let work = self.tenants.entry(tenant).or_default();
+        let start = work.finish.max(self.served);
+        work.finish = start.saturating_add(cost.into());
+        let start = if work.slots.is_empty() { start } else { start.max(work.last_start) };
+        work.last_start = start;
+        (start, arrival)
+    }
+
+    /// Serves a request that need not wait.
+    pub(crate) fn pass(&mut self, position: &AdmissionPosition) {
+        self.serve(position.slot.0, position.cost.into());
+        self.forget_if_many();
+    }
+
+    pub(crate) fn insert(&mut self, position: &AdmissionPosition, deadline: Micros, item: T) {
+        let AdmissionPosition { tenant, cost, mut slot, due, .. } = *position;
+        let arrival = slot.1;
+        let order = (due.unwrap_or(NO_DUE), arrival);
+        self.change_tenant(tenant, |work| {
+            // A request that waits again may have been admitted in another slot of its tenant, and its own is still
+            // there. The tenant has as many slots as requests, so it gets another one with the same start.
+            while !work.slots.insert(slot) {
+                slot.1 += AGAIN;
+            }
+            work.orders.insert(order);
+        });
+        if due.is_some() {
+            self.dues.insert((order, tenant));
+        }
+        self.deadlines.insert((deadline, arrival));
+        self.waiting.insert(arrival, Waiting { tenant, cost, order, deadline, slot, item });
+    }
+
+    /// Removes a request that stopped waiting, and refunds its cost to the tenant.
+    pub(crate) fn remove(&mut self, arrival: u64) -> Option<T> {
+        let slot = self.waiting.get(&arrival)?.slot;
+        let waiting = self.take(arrival, |slots| {
+            // Another request of the tenant may have gone first, in this slot.
+            if slots.contains(&slot) { Some(slot) } else { slots.last().copied() }
+        })?;
+        self.charge(waiting.tenant, -i64::from(waiting.cost));
+        self.forget_if_many();
+        Some(waiting.item)
+    }
+
+    /// Removes the next request and serves it in its tenant's first slot.
+    pub(crate) fn admit(&mut self, head: Head) -> Option<T> {
+        let tenant = self.waiting.get(&head.arrival)?.tenant;
+        let start = self.tenants.get(&tenant).and_then(|work| work.slots.first()).map_or(0, |slot| slot.0);
+        let waiting = self.take(head.arrival, |slots| slots.first().copied())?;
+        self.serve(start, waiting.cost.into());
+        self.forget_if_many();
+        Some(waiting.item)
+    }
+
+    /// The next request for which there is room.
+    pub(crate) fn head(&self, has_room: &mut impl FnMut(&T) -> bool) -> Option<Head> {
+        let mut fits =
+            |arrival: &u64| self.waiting.get(arrival).is_some_and(|waiting| has_room(&waiting.item));
+        let (start, arrival) = self.firsts.iter().find_map(|((start, _), tenant)| {
+            let next = self.tenants.get(tenant)?.orders.iter().find(|(_, arrival)| fits(arrival))?;
+            Some((*start, next.1))
+        })?;
+        let reached = self.served.max(start);
+        let has_turn = |tenant: &u64| {
+            let first = self.tenants.get(tenant).and_then(|work| work.slots.first());
+            first.is_some_and(|(start, _)| *start <= reached)
+        };
+        let urgent = self.dues.iter().find(|((_, arrival), tenant)| has_turn(tenant) && fits(arrival));
+        Some(Head { arrival: urgent.map_or(arrival, |((_, arrival), _)| *arrival) })
+    }
+
+    /// Drops expired requests and returns how many.
+    pub(crate) fn drop_late(&mut self, now: Micros) -> usize {
+        let before = self.waiting.len();
+        while let Some(&(_, arrival)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
+            self.remove(arrival);
+        }
+        before - self.waiting.len()
+    }
+
+    /// Requests that would go before one with this due time.
+    pub(crate) fn ahead_of(&self, due: Micros) -> usize {
+        self.dues.range(..((due, u64::MAX), u64::MAX)).count()
+    }
+
+    /// The request with the latest due time: the time, and how many with a due time go before it.
+    pub(crate) fn last_due(&self) -> Option<(Micros, usize, u64)> {
+        self.dues.last().map(|(order, _)| (order.0, self.dues.len() - 1, order.1))
+    }
+
+    /// The last request of the tenant that is furthest beyond its share.
+    pub(crate) fn least_deserving(&self) -> Option<u64> {
+        let last_slot = |work: &TenantQueue| work.slots.last().copied();
+        let most =
+            self.tenants.values().filter(|work| !work.slots.is_empty()).max_by_key(|work| last_slot(work));
+        most.and_then(|work| work.orders.last()).map(|(_, arrival)| *arrival)
+    }
+
+    pub(crate) fn charge(&mut self, tenant: u64, cost: i64) {
+        if let Some(tenant) = self.tenants.get_mut(&tenant) {
+            tenant.finish = tenant.finish.saturating_add_signed(cost);
+        }
+    }
+
+    fn take(
+        &mut self,
+        arrival: u64,
+        spent: impl FnOnce(&BTreeSet<Slot>) -> Option<Slot>,
+    ) -> Option<Waiting<T>> {
+        let waiting = self.waiting.remove(&arrival)?;
+        self.change_tenant(waiting.tenant, |work| {
+            work.orders.remove(&waiting.order);
+            spent(&work.slots).iter().for_each(|slot| _ = work.slots.remove(slot));
+        });
+        self.dues.remove(&(waiting.order, waiting.tenant));
+        self.deadlines.remove(&(waiting.deadline, arrival));
+        Some(waiting)
+    }
+
+    /// Changes a tenant's slots and keeps the order of first slots.
+    fn change_tenant(&mut self, tenant: u64, change: impl FnOnce(&mut TenantQueue)) {
+        let work = self.tenants.entry(tenant).or_default();
+        let before = work.slots.first().copied();
+        change(work);
+        let after = work.slots.first().copied();
+        if before != after {
+            before.iter().for_each(|slot| _ = self.firsts.remove(&(*slot, tenant)));
+            after.iter().for_each(|slot| _ = self.firsts.insert((*slot, tenant)));
+        }
+    }
+
+    /// Accounts for work given to a request with this start. All tenants with requests share the time that it takes,
+    /// and no later request starts before it.
+    fn serve(&mut self, start: u64, cost: u64) {
+        let backlogged = self.firsts.len() as u64;
+        self.served = self.served.max(start).saturating_add(cost / (backlogged + 1));
+    }
+
+    /// Drops tenants that have no lead; when too many are left, forgives their leads.
+    fn forget_if_many(&mut self) {
+        if self.tenants.len() > TENANTS_MAX + self.waiting.len() {
+            let served = self.served;
+            self.tenants.retain(|_, work| !work.slots.is_empty() || work.finish > served);
+        }
+        if self.tenants.len() > TENANTS_MAX + self.waiting.len() {
+            self.tenants.retain(|_, work| !work.slots.is_empty());
+        }
+    }
+}

@@ -233,6 +233,8 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         },
         usage_injection: value_of(options.cache.usage_injection),
         retries_max: value_of(requests.retry_max_retries),
+        continue_streams: value_of(requests.continue_streams).0,
+        continuations_max: value_of(requests.max_continuations),
         timeouts: timeouts(&options.timeouts),
         admission: admission_config(&options.admission)?,
         forwarded: value_of(options.security.forwarded_headers),
@@ -283,6 +285,7 @@ fn admission_config(options: &options::Admission) -> anyhow::Result<AdmissionCon
         waiting_max: value_of(options.queue_size),
         wait_max: value_of(options.queue_timeout_secs).0,
         wake_max: value_of(options.wake_timeout_secs).0,
+        ttft_budget: value_of(options.ttft_budget_ms).0,
         limits: Limits {
             requests_per_minute: value_of(options.rate_limit_requests_per_minute),
             tokens_per_minute: value_of(options.rate_limit_tokens_per_minute),

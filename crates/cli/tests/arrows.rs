@@ -75,7 +75,11 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("lab", "engine", &["types"]),
-    ("lab", "sim", &["types", "prompt", "index", "feed", "fleet", "policy", "peers", "router", "engine"]),
+    (
+        "lab",
+        "sim",
+        &["types", "prompt", "index", "feed", "fleet", "policy", "peers", "router", "admission", "engine"],
+    ),
     ("lab", "report", &["sim"]),
     ("lab", "fuzz", &[]),
     ("lab", "replica", &["types", "engine", "zmtp"]),

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use warmroute_engine::{Config as EngineConfig, Tier};
-use warmroute_sim::{Config, EventPath, PeerNetwork, Sessions, TierEvents};
+use warmroute_sim::{Config, EventPath, PeerNetwork, Sessions, Shedding, TierEvents};
 use warmroute_types::Micros;
 
 use super::args::SceneArgs;
@@ -67,6 +67,7 @@ pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
         }),
         balancer: args.balancer,
         hop: Micros::from_millis_f64(args.network_ms),
+        shedding: Shedding::Off,
         incidents: args.incident.clone(),
         seed: args.traffic.seed,
     };

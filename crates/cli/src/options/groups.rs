@@ -16,7 +16,7 @@ use warmroute_record::{LineFormat, ModelNames};
 use warmroute_types::OptionValue;
 
 use super::named::named;
-use super::quantity::{ByteSize, ListenHost, Millis, OnOff, Secs, Spans};
+use super::quantity::{ByteSize, ListenHost, Millis, OnOff, Secs, Spans, StreamContinuation};
 use super::secret::Secret;
 
 /// Approximate memory of a span in the index, in bytes.
@@ -371,6 +371,14 @@ group! {
         /// Retries on other workers when a worker fails before the first byte [default: 2]
         #[arg(value_name = "TIMES")]
         retry_max_retries: u32 = Some(gateway().retries_max),
+        // Off: engines without `continue_final_message` would begin a new answer.
+        /// Continue a chat or completion stream on another worker when its worker dies: on, off, or only while prompt and
+        /// answer are shorter than a number of tokens [default: off]
+        #[arg(value_name = "on|off|TOKENS", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+        continue_streams: StreamContinuation = Some(StreamContinuation(gateway().continue_streams)),
+        /// How many workers may continue one stream, one after another [default: 2]
+        #[arg(value_name = "WORKERS")]
+        max_continuations: u32 = Some(gateway().continuations_max),
     }
 }
 
@@ -419,6 +427,10 @@ group! {
         /// Longest wait for a worker while none is ready, as when a fleet starts from zero; 0 is none [default: 0]
         #[arg(value_name = "TIME")]
         wake_timeout_secs: Secs = Some(Secs(gateway().admission.wake_max)),
+        /// Budget for the time to first token, unless a key or a request has its own; what cannot meet it gets 429 at
+        /// once; 0 is none [default: 0]
+        #[arg(value_name = "TIME")]
+        ttft_budget_ms: Millis = Some(Millis(gateway().admission.ttft_budget)),
         /// Header that sets a request's priority: high, normal or low; `off` ignores priorities [default:
         /// x-warmroute-priority]
         #[arg(value_name = "NAME")]

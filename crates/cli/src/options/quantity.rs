@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use warmroute_gateway::ContinueStreams;
 
 use super::groups::BYTES_PER_SPAN;
 
@@ -47,6 +48,10 @@ pub struct ListenHost(pub IpAddr);
 /// Whether something is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OnOff(pub bool);
+
+/// Whether streams survive their worker: on, off, or below a number of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamContinuation(pub ContinueStreams);
 
 /// A number and the unit behind it, in lower case.
 fn number_and_unit(text: &str) -> (&str, String) {
@@ -165,6 +170,31 @@ impl FromStr for OnOff {
     }
 }
 
+impl FromStr for StreamContinuation {
+    type Err = BadQuantity;
+
+    fn from_str(text: &str) -> Result<StreamContinuation, BadQuantity> {
+        let expected =
+            BadQuantity("expected on, off, or a number of tokens below which streams are continued");
+        let text = match text {
+            "true" => "on",
+            "false" => "off",
+            text => text,
+        };
+        text.parse().map(StreamContinuation).map_err(|_| expected)
+    }
+}
+
+impl Serialize for StreamContinuation {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            ContinueStreams::Below(tokens) => to.serialize_u32(tokens),
+            ContinueStreams::On => to.serialize_bool(true),
+            ContinueStreams::Off => to.serialize_bool(false),
+        }
+    }
+}
+
 impl Serialize for Secs {
     /// Whole seconds are a number.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -217,7 +247,7 @@ macro_rules! read_as_text {
     )* };
 }
 
-read_as_text!(Secs, Millis, ByteSize, Spans, ListenHost, OnOff);
+read_as_text!(Secs, Millis, ByteSize, Spans, ListenHost, OnOff, StreamContinuation);
 
 #[cfg(test)]
 mod tests {
@@ -276,6 +306,9 @@ mod tests {
         assert!("engines.example".parse::<ListenHost>().is_err());
         assert_eq!(("on".parse(), "False".parse()), (Ok(OnOff(true)), Ok(OnOff(false))));
         assert!("maybe".parse::<OnOff>().is_err());
+        assert_eq!("4096".parse(), Ok(StreamContinuation(ContinueStreams::Below(4_096))));
+        assert_eq!("true".parse(), Ok(StreamContinuation(ContinueStreams::On)));
+        assert!("0".parse::<StreamContinuation>().is_err());
     }
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]

@@ -100,6 +100,12 @@ impl Call {
         self.so_far().contains(text)
     }
 
+    /// How often the text has arrived by now, without waiting.
+    pub fn count_of(&mut self, text: &str) -> usize {
+        self.has_come(text);
+        self.so_far().matches(text).count()
+    }
+
     fn so_far(&self) -> String {
         String::from_utf8_lossy(&self.buffer).into_owned()
     }

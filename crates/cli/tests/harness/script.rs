@@ -68,6 +68,12 @@ impl ReceivedRequest {
         assert!(gone, "the other side is still there");
     }
 
+    /// Waits until the other side has closed, however it does.
+    pub fn wait_for_hang_up_or_close(&mut self) {
+        self.stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        _ = self.stream.read(&mut [0; 1]);
+    }
+
     /// Resets the connection: unread bytes are lost, and the other side gets an error.
     pub fn reset(self) {
         socket2::SockRef::from(&self.stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();

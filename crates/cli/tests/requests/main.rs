@@ -4,6 +4,7 @@
 
 mod attacks;
 mod caching;
+mod deadlines;
 mod encrypting;
 mod failing;
 mod hanging;
@@ -14,5 +15,6 @@ mod logging;
 mod recovering;
 mod relaying;
 mod securing;
+mod surviving;
 mod waiting;
 mod waking;

@@ -2,7 +2,7 @@
 
 use warmroute_types::Micros;
 
-use crate::drain_rate::RETRY_AFTER_S_MAX;
+use crate::ttft_budget::retry_after_s;
 use crate::{AdmissionPosition, AdmissionQueue, AdmissionRequest, Class, DrainRate};
 
 /// Limits of admission.
@@ -100,8 +100,7 @@ impl<T> Admission<T> {
         let wait = self.expected_wait(&request);
         if let Some(late) = request.due.map(|due| (now + wait).since(due)).filter(|late| *late > Micros::ZERO)
         {
-            let retry_after_s = late.0.div_ceil(1_000_000).clamp(1, u64::from(RETRY_AFTER_S_MAX));
-            return Err(Refused { cause: RefusalCause::TooLate, retry_after_s: retry_after_s as u32 });
+            return Err(Refused { cause: RefusalCause::TooLate, retry_after_s: retry_after_s(late) });
         }
         let pushed = self.queue.push(request, deadline, item);
         let position = pushed

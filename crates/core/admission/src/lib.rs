@@ -17,6 +17,7 @@ mod drain_rate;
 mod queue;
 mod rate_limiter;
 mod token_bucket;
+mod ttft_budget;
 mod typical_answer;
 
 pub use admission::{Admission, Config, RefusalCause, Refused};
@@ -25,3 +26,4 @@ pub use drain_rate::DrainRate;
 pub use queue::{AdmissionPosition, AdmissionQueue, AdmissionRequest, QueueFull};
 pub use rate_limiter::{Exceeded, ExpectedTokens, Limit, Limits, RateLimiter, Reservation};
 pub use token_bucket::TokenBucket;
+pub use ttft_budget::{TooLate, TtftBudget};

@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::keys::Tenant;
 use crate::random::random;
+use crate::ttft_budget::TypicalTtft;
 
 /// Limits on concurrent requests, on waiting requests and on each tenant's rate.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub struct AdmissionConfig {
     pub wait_max: Duration,
     /// Longest wait for a worker while none is ready; 0: the request is refused at once.
     pub wake_max: Duration,
+    /// Default budget for the time to first token; 0: none.
+    pub ttft_budget: Duration,
     /// Default rate limits of one tenant.
     pub limits: Limits,
     /// Header that names the tenant; `None`: the API key does.
@@ -87,6 +90,7 @@ impl Default for AdmissionConfig {
             waiting_max: 100,
             wait_max: Duration::from_secs(60),
             wake_max: Duration::ZERO,
+            ttft_budget: Duration::ZERO,
             limits: Limits::default(),
             tenant_header: None,
             priority_header: Some(HeaderName::from_static("x-warmroute-priority")),
@@ -105,6 +109,7 @@ pub(crate) struct AdmissionGate {
     /// Seed for hashing tenant names, so that a client cannot choose a name that collides with another tenant's.
     seed: u64,
     pub(crate) queue_waits_s: Histogram,
+    pub(crate) typical_ttft: TypicalTtft,
     /// Requests that began to wait when no worker was ready.
     awaiting_worker: AtomicUsize,
 }
@@ -136,6 +141,7 @@ impl AdmissionGate {
             rates: Mutex::default(),
             seed: random(),
             queue_waits_s: Histogram::new(WAIT_BUCKETS_S),
+            typical_ttft: TypicalTtft::default(),
             awaiting_worker: AtomicUsize::new(0),
         }
     }
@@ -185,15 +191,25 @@ impl AdmissionGate {
         };
         let name = tenant.map(|tenant| tenant.name.as_bytes()).or(claimed.map(HeaderValue::as_bytes));
         AdmissionRequest {
-            class: config.priority_header.as_ref().map_or_else(Class::default, |header| {
-                let wanted = named(header).and_then(|name| name.to_str().ok()).and_then(Class::named);
-                let granted = tenant.and_then(|tenant| tenant.class_max).unwrap_or(config.class_max);
-                wanted.unwrap_or_default().at_most(granted)
-            }),
+            class: self.class_of(config, headers, tenant),
             tenant: name.map_or(0, |name| self.seeded_hash(name)),
             cost: prompt_tokens,
             due: None,
         }
+    }
+
+    /// The class of a request: as it asks, up to what its key or the settings allow.
+    pub(crate) fn class_of(
+        &self,
+        config: &AdmissionConfig,
+        headers: &HeaderMap,
+        tenant: Option<&Tenant>,
+    ) -> Class {
+        config.priority_header.as_ref().map_or_else(Class::default, |header| {
+            let wanted = headers.get(header).and_then(|name| name.to_str().ok()).and_then(Class::named);
+            let granted = tenant.and_then(|tenant| tenant.class_max).unwrap_or(config.class_max);
+            wanted.unwrap_or_default().at_most(granted)
+        })
     }
 
     /// Hashes a name that a client may have chosen.

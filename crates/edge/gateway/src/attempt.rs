@@ -35,6 +35,10 @@ pub(crate) struct Attempt {
     fate: RequestFate,
     /// Token counts that the engine reported.
     usage: Option<Usage>,
+    /// Whether the attempt is the first one that the client sees tokens of.
+    position: AttemptPosition,
+    /// When the first token must come, if the request has a budget for it.
+    ttft_due: Option<Micros>,
     /// Tells whether a shutdown aborts requests.
     drain: Drain,
     log: RequestLog,
@@ -44,6 +48,13 @@ pub(crate) struct Attempt {
 enum RequestFate {
     Over,
     /// Another attempt follows, or the error response is accounted for elsewhere.
+    Continues,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum AttemptPosition {
+    First,
+    /// It continues a stream that another worker began.
     Continues,
 }
 
@@ -69,11 +80,25 @@ impl Attempt {
             outcome,
             fate,
             usage: None,
+            position: AttemptPosition::First,
+            ttft_due: None,
             drain: drain.clone(),
             log: log.clone(),
         };
         attempt.note_decision();
         attempt
+    }
+
+    /// Notes that the client has received tokens of an earlier attempt.
+    pub(crate) fn mark_continuation(&mut self) {
+        self.position = AttemptPosition::Continues;
+        self.gateway.metrics.count_continuation("continued");
+        self.log.note(|entry| entry.continuations += 1);
+    }
+
+    /// Sets when the first token must come.
+    pub(crate) fn set_ttft_due(&mut self, due: Option<Micros>) {
+        self.ttft_due = due;
     }
 
     /// Frees the prompt of a request whose answer will not be seen. The router keeps what it presumed.
@@ -93,7 +118,12 @@ impl Attempt {
         let at = self.gateway.now();
         let observed = self.gateway.router.observe(&mut self.decision, Outcome::FirstToken { at });
         self.gateway.notify_peers();
-        self.gateway.metrics.observe_first_token(at.since(self.received));
+        if self.position == AttemptPosition::First {
+            self.gateway.metrics.observe_first_token(at.since(self.received));
+        }
+        if let Some(due) = self.ttft_due {
+            self.gateway.metrics.count_ttft_budget(if at <= due { "met" } else { "missed" });
+        }
         // Predictions start at the decision, so time for reading the body or for failed attempts does not count.
         let ttft = at.since(self.decision.made);
         let worker = &self.decision.worker;

@@ -13,6 +13,7 @@ use warmroute_wire::Dialer;
 use crate::WorkerApi;
 use crate::admission_gate::AdmissionConfig;
 use crate::cached_tokens::CachedTokens;
+use crate::continuation::ContinueStreams;
 use crate::engine_fields::FieldPolicy;
 
 /// How requests are read and forwarded.
@@ -34,6 +35,10 @@ pub struct Config {
     pub usage_injection: UsageInjection,
     /// Retries on other workers after a failure before the first byte.
     pub retries_max: u32,
+    /// Whether streams survive their worker.
+    pub continue_streams: ContinueStreams,
+    /// Workers that may continue one stream, one after another.
+    pub continuations_max: u32,
     /// Time limits for clients and workers.
     pub timeouts: Timeouts,
     /// Limits on concurrent requests and on tenants' rates.
@@ -74,6 +79,8 @@ impl Default for Config {
             decision_headers: DecisionHeaders::Off,
             usage_injection: UsageInjection::On,
             retries_max: 2,
+            continue_streams: ContinueStreams::Off,
+            continuations_max: 2,
             timeouts: Timeouts::default(),
             admission: AdmissionConfig::default(),
             client_credentials: ClientCredentials::default(),

@@ -1,5 +1,7 @@
 //! Routing, sending and retrying: everything until a worker's response starts to reach the client.
 
+mod resuming;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +9,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
+use warmroute_admission::TtftBudget;
 use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
 use warmroute_router::Decision;
@@ -15,21 +18,23 @@ use warmroute_types::{Micros, WorkerId};
 use crate::attempt::{Attempt, blame_worker, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::cached_tokens::CachedTokens;
+use crate::continuation::StreamGuard;
 use crate::drain::Drain;
 use crate::fallback_response::{FallbackResponse, read_rejection};
 use crate::first_byte_wait::FirstByteWait;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::idle_timeout::earlier;
-use crate::intake::{self, Intake};
+use crate::intake::{self, Intake, RequestBody};
 use crate::keys::Tenant;
 use crate::permit::{self, Permit};
-use crate::relay::{EndMarker, Relay, RelayParams};
+use crate::relay::{Continuation, EndMarker, Relay, RelayParams};
 use crate::request_log::RequestLog;
 use crate::response_body::ResponseBody;
 use crate::response_watch::Framing;
 use crate::routing;
 use crate::status_class::StatusClass;
+use crate::ttft_budget;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::upstream_body::UpstreamBody;
 use crate::write_stall::ResponseDeadline;
@@ -52,6 +57,8 @@ pub(crate) struct Dispatch {
     received: Micros,
     /// Time by which the response must have ended, if limited.
     deadline: Option<Instant>,
+    /// When the first token must come, if the request has a budget for it.
+    ttft_budget: Option<TtftBudget>,
     /// Tells whether a shutdown aborts requests.
     drain: Drain,
     /// The worker that the client requests by header, if clients may.
@@ -72,10 +79,10 @@ pub(crate) struct Dispatch {
 }
 
 /// A worker's response up to its first body chunk.
-struct StartedResponse {
+pub(crate) struct StartedResponse {
     head: Response<()>,
-    response: UpstreamResponse,
-    first: Option<bytes::Bytes>,
+    pub(crate) response: UpstreamResponse,
+    pub(crate) first: Option<bytes::Bytes>,
 }
 
 impl Dispatch {
@@ -103,8 +110,10 @@ impl Dispatch {
                 (intake.request.model.clone(), Some(intake.request.prompt_tokens));
         });
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
+        let ttft_budget = ttft_budget::ttft_budget(gateway, &config, &parts.headers, tenant)?;
+        let (admission, headers) = (&config.admission, &parts.headers);
         let permit =
-            permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &[]).await?;
+            permit::admit(gateway, admission, headers, tenant, &intake.request, ttft_budget, &[]).await?;
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         headers::set_credentials(&mut parts.headers, &config, tenant);
@@ -119,6 +128,7 @@ impl Dispatch {
             received,
             deadline,
             drain,
+            ttft_budget,
             requested_worker,
             failed_workers: Vec::new(),
             has_waited: false,
@@ -144,14 +154,15 @@ impl Dispatch {
             self.permit.iter_mut().for_each(Permit::mark_routed);
             let request_id = self.headers.get(headers::REQUEST_ID);
             let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
-            let attempt =
+            let mut attempt =
                 Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
+            attempt.set_ttft_due(self.ttft_budget.map(|budget| budget.due));
             let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
             let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
             match self.try_worker(&upstream, &attempt.decision.worker).await {
                 Ok(started) => {
-                    if let Some(response) = self.accept_or_retry(attempt, upstream, started).await {
-                        return Ok(response);
+                    if let Some((head, relay)) = self.accept_or_retry(attempt, upstream, started).await {
+                        return Ok(self.into_response(head, relay));
                     }
                 }
                 // The dropped attempt counts as cancelled by the client.
@@ -234,7 +245,7 @@ impl Dispatch {
         attempt: Attempt,
         upstream: Arc<Upstream>,
         mut started: StartedResponse,
-    ) -> Option<Response<ResponseBody>> {
+    ) -> Option<(http::response::Parts, Relay)> {
         let class = StatusClass::of(started.head.status(), started.head.headers());
         if let StatusClass::Backpressure { pause } = class {
             attempt.back_off(pause);
@@ -281,7 +292,15 @@ impl Dispatch {
 
     fn route(&self) -> Result<Decision, GatewayError> {
         let request_id = self.headers.get(headers::REQUEST_ID);
-        routing::route(&self.gateway, &self.intake.request, &self.excluded_workers()?, request_id)
+        let excluded = self.excluded_workers()?;
+        let decision = routing::route(&self.gateway, &self.intake.request, &excluded, request_id)?;
+        if let Some(budget) = self.ttft_budget {
+            let expected_ttft = routing::expected_ttft_of(&decision);
+            // A refused decision is dropped, and its booking with it.
+            ttft_budget::check(budget, expected_ttft, self.gateway.now())?;
+            self.gateway.admission_gate.typical_ttft.learn(expected_ttft);
+        }
+        Ok(decision)
     }
 
     /// Workers that failed; if the client requests a worker, also all other workers.
@@ -406,12 +425,10 @@ impl Dispatch {
         upstream: Arc<Upstream>,
         started: StartedResponse,
         class: StatusClass,
-    ) -> Response<ResponseBody> {
+    ) -> (http::response::Parts, Relay) {
         match class {
             StatusClass::Normal => {
-                self.suspects
-                    .iter()
-                    .for_each(|worker| blame_worker(&self.gateway, worker, &UpstreamError::Closed));
+                self.blame_suspects();
             }
             StatusClass::ServerError | StatusClass::WorkerFailure => {
                 self.suspect(Arc::clone(&attempt.decision.worker))
@@ -436,7 +453,8 @@ impl Dispatch {
             timeouts: self.config.timeouts,
             drain: self.drain.clone(),
         };
-        let mut relay = Relay::new(
+        let guard = self.may_be_continued(&params).then(StreamGuard::default);
+        let relay = Relay::new(
             Arc::clone(&self.gateway),
             upstream,
             attempt,
@@ -444,11 +462,27 @@ impl Dispatch {
             started.first,
             params,
             self.permit.take(),
+            guard,
         );
-        match relay.take_whole() {
-            Some(whole) => Response::from_parts(head, ResponseBody::whole(whole)),
-            None => Response::from_parts(head, ResponseBody::relay(relay)),
+        (head, relay)
+    }
+
+    /// The response. A stream that may have to be continued keeps the request.
+    fn into_response(self, head: http::response::Parts, mut relay: Relay) -> Response<ResponseBody> {
+        if let Some(whole) = relay.take_whole() {
+            return Response::from_parts(head, ResponseBody::whole(whole));
         }
+        if let (true, RequestBody::Buffered(body)) = (relay.is_guarded(), &self.intake.body) {
+            let body = body.clone();
+            relay.set_continuation(Continuation::new(Box::new(self), body));
+        }
+        Response::from_parts(head, ResponseBody::relay(relay))
+    }
+
+    /// Blames the workers that failed a request which another one serves.
+    fn blame_suspects(&mut self) {
+        let suspects = std::mem::take(&mut self.suspects);
+        suspects.iter().for_each(|worker| blame_worker(&self.gateway, worker, &UpstreamError::Closed));
     }
 }
 

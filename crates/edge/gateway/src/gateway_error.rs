@@ -58,6 +58,19 @@ pub(crate) enum GatewayError {
     QueueFull { retry_after_s: u32 },
     #[error("Timed out in the admission queue after {} s; try again in {retry_after_s} s", seconds(*waited))]
     QueueTimeout { waited: Micros, retry_after_s: u32 },
+    #[error(
+        "The first token is expected after {} s, and the budget of {} s cannot be met; try again in {retry_after_s} s",
+        seconds_exact(*expected), seconds_exact(*budget)
+    )]
+    TtftBudget { expected: Micros, budget: Micros, retry_after_s: u32 },
+    #[error("Its turn in the admission queue would come after {} s, too late; try again in {retry_after_s} s", seconds(*wait))]
+    QueueTooLate { wait: Micros, retry_after_s: u32 },
+    #[error(
+        "Dropped from the admission queue for requests of higher priority; try again in {retry_after_s} s"
+    )]
+    Shed { retry_after_s: u32 },
+    #[error("x-warmroute-ttft-budget-ms must be a whole number of milliseconds, at most one day")]
+    BadTtftBudget,
     #[error("Rate limit reached: too many {} per minute; try again in {} s", unit_of(.0.limit), .0.retry_after_s)]
     RateLimited(Exceeded),
     #[error("No such endpoint: {0}")]
@@ -85,6 +98,11 @@ pub(crate) enum GatewayError {
 /// Seconds with at most one digit after the point.
 fn seconds(time: Micros) -> f64 {
     (time.as_secs_f64() * 10.0).round() / 10.0
+}
+
+/// Seconds with at most three digits after the point.
+fn seconds_exact(time: Micros) -> f64 {
+    (time.as_secs_f64() * 1e3).round() / 1e3
 }
 
 fn unit_of(limit: Limit) -> &'static str {
@@ -143,12 +161,13 @@ impl GatewayError {
     }
 
     /// All error codes.
-    pub(crate) const CODES: [&str; 26] = [
+    pub(crate) const CODES: [&str; 29] = [
         "ambiguous_head",
         "broken_body",
         "field_not_allowed",
         "invalid_api_key",
         "invalid_json",
+        "invalid_ttft_budget",
         "memory_full",
         "memory_share_full",
         "method_not_allowed",
@@ -156,6 +175,7 @@ impl GatewayError {
         "no_worker_ready",
         "out_of_resources",
         "queue_full",
+        "queue_shed",
         "queue_timeout",
         "rate_limit_requests",
         "rate_limit_tokens",
@@ -165,6 +185,7 @@ impl GatewayError {
         "shutting_down",
         "slow_body",
         "target_too_long",
+        "ttft_budget",
         "unknown_url",
         "unknown_worker",
         "unsupported_encoding",
@@ -195,6 +216,9 @@ impl GatewayError {
             }
             GatewayError::QueueFull { .. } => "queue_full",
             GatewayError::QueueTimeout { .. } => "queue_timeout",
+            GatewayError::TtftBudget { .. } | GatewayError::QueueTooLate { .. } => "ttft_budget",
+            GatewayError::Shed { .. } => "queue_shed",
+            GatewayError::BadTtftBudget => "invalid_ttft_budget",
             GatewayError::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
             GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
             GatewayError::UnknownPath(_) => "unknown_url",
@@ -212,6 +236,7 @@ impl GatewayError {
             GatewayError::BadJson { .. }
             | GatewayError::BrokenBody
             | GatewayError::AmbiguousHead(_)
+            | GatewayError::BadTtftBudget
             | GatewayError::FieldRefused(_) => StatusCode::BAD_REQUEST,
             GatewayError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             GatewayError::UnsupportedEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -230,6 +255,9 @@ impl GatewayError {
             | GatewayError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             GatewayError::QueueFull { .. }
             | GatewayError::QueueTimeout { .. }
+            | GatewayError::TtftBudget { .. }
+            | GatewayError::QueueTooLate { .. }
+            | GatewayError::Shed { .. }
             | GatewayError::MemoryShareFull
             | GatewayError::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => StatusCode::BAD_GATEWAY,
@@ -244,6 +272,9 @@ impl GatewayError {
         match self {
             GatewayError::QueueFull { retry_after_s }
             | GatewayError::QueueTimeout { retry_after_s, .. }
+            | GatewayError::TtftBudget { retry_after_s, .. }
+            | GatewayError::QueueTooLate { retry_after_s, .. }
+            | GatewayError::Shed { retry_after_s }
             | GatewayError::RateLimited(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
             GatewayError::NotReady
             | GatewayError::NoWorkerInTime { .. }

@@ -17,12 +17,13 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prometheus_client::metrics::counter::Counter;
 use warmroute_admission::{Class, Limits};
-use warmroute_types::OptionValue;
+use warmroute_types::{Micros, OptionValue};
 
 use crate::cached_tokens::CachedTokens;
 use crate::config::CacheSalt;
 use crate::engine_fields::FieldRules;
 use crate::token::{Digest, bearer, digest, is_same};
+use crate::ttft_budget;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Names become metric labels.
@@ -39,6 +40,8 @@ pub(crate) struct Tenant {
     pub(crate) limits: Limits,
     /// Highest priority of its requests; `None`: the gateway's default.
     pub(crate) class_max: Option<Class>,
+    /// Budget for the time to first token; `None`: the gateway's default.
+    pub(crate) ttft_budget: Option<Micros>,
     /// What its requests may do with engines.
     pub(crate) rights: TenantRights,
     /// Identifies the tenant where its use of a resource is counted. A secret number: clients cannot choose another's.
@@ -120,14 +123,15 @@ impl Keys {
         if self.find(&line.digest).is_some() {
             return Err("the key is a duplicate");
         }
-        let KeyLine { digest, name, limits, class_max, rights } = line;
+        let KeyLine { digest, name, limits, class_max, ttft_budget, rights } = line;
         let new = || {
             let (name, rights, requests) = (name.clone(), rights.clone(), Counter::default());
             let owner = self.owners.hash_one(&name);
-            Arc::new(Tenant { name, limits, class_max, rights, owner, requests })
+            Arc::new(Tenant { name, limits, class_max, ttft_budget, rights, owner, requests })
         };
         let tenant = Arc::clone(self.tenants.entry(name.clone()).or_insert_with(new));
-        if tenant.limits != limits || tenant.class_max != class_max || tenant.rights != rights {
+        let is_same = tenant.limits == limits && tenant.class_max == class_max && tenant.rights == rights;
+        if !is_same || tenant.ttft_budget != ttft_budget {
             return Err("another key with this name has different limits, another priority or other rights");
         }
         self.keys.entry(head(&digest)).or_default().push((digest, tenant));
@@ -141,8 +145,8 @@ impl Keys {
             let requests = known.map_or_else(Counter::default, |known| known.requests.clone());
             let owner = known.map_or(tenant.owner, |known| known.owner);
             let (name, rights) = (tenant.name.clone(), tenant.rights.clone());
-            let Tenant { limits, class_max, .. } = *tenant;
-            Arc::new(Tenant { name, limits, class_max, rights, owner, requests })
+            let Tenant { limits, class_max, ttft_budget, .. } = *tenant;
+            Arc::new(Tenant { name, limits, class_max, ttft_budget, rights, owner, requests })
         };
         self.tenants = self.tenants.iter().map(|(name, tenant)| (name.clone(), with_count(tenant))).collect();
         for (_, tenant) in self.keys.values_mut().flatten() {
@@ -186,6 +190,7 @@ struct KeyLine {
     name: String,
     limits: Limits,
     class_max: Option<Class>,
+    ttft_budget: Option<Micros>,
     rights: TenantRights,
 }
 
@@ -200,14 +205,15 @@ impl KeyLine {
         };
         let name = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let (name, limits) = (format!("key-{name}"), Limits::default());
-        let mut line = KeyLine { digest, name, limits, class_max: None, rights: TenantRights::default() };
+        let (class_max, ttft_budget, rights) = Default::default();
+        let mut line = KeyLine { digest, name, limits, class_max, ttft_budget, rights };
         words.try_for_each(|word| line.take(word))?;
         Ok(Some(line))
     }
 
     fn take(&mut self, word: &str) -> Result<(), &'static str> {
-        const UNKNOWN: &str = "expected name=, requests-per-minute=, tokens-per-minute=, priority=, engine-fields=, cache-group= or \
-             cached-tokens= after the key";
+        const UNKNOWN: &str = "expected name=, requests-per-minute=, tokens-per-minute=, priority=, \
+             ttft-budget-ms=, engine-fields=, cache-group= or cached-tokens= after the key";
         let number = |value: &str| value.parse::<u32>().map_err(|_| "a limit must be a whole number");
         match word.split_once('=').ok_or(UNKNOWN)? {
             ("name", name) => self.name = checked(name)?,
@@ -215,6 +221,11 @@ impl KeyLine {
             ("tokens-per-minute", value) => self.limits.tokens_per_minute = number(value)?,
             ("priority", value) => {
                 self.class_max = Some(Class::named(value).ok_or("priority must be high, normal or low")?);
+            }
+            ("ttft-budget-ms", value) => {
+                let budget = ttft_budget::parse_ms(value);
+                self.ttft_budget =
+                    Some(budget.ok_or("ttft-budget-ms must be a whole number, at most a day")?);
             }
             ("engine-fields", rules) => self.rights.engine_fields = rules.parse()?,
             ("cache-group", group) => self.rights.cache_group = Some(checked(group)?),
@@ -288,6 +299,7 @@ mod tests {
             ("sk-1 color=secret", "line 1: expected name="),
             ("sk-1 tokens-per-minute=secret", "line 1: a limit must be a whole number"),
             ("sk-1 priority=secret", "line 1: priority must be high, normal or low"),
+            ("sk-1 ttft-budget-ms=secret", "line 1: ttft-budget-ms must be a whole number"),
             ("sk-1 engine-fields=secret", "line 1: expected FIELD:pass"),
             ("sk-1 cached-tokens=secret", "line 1: cached-tokens must be shown or hidden"),
             ("sk-1 name=a priority=high\nsk-2 name=a", "line 2: another key with this name"),

@@ -25,6 +25,7 @@ mod busy_body;
 mod cache_counts;
 mod cached_tokens;
 mod config;
+mod continuation;
 mod current;
 mod dispatch;
 mod drain;
@@ -65,6 +66,7 @@ mod silent_connections;
 mod status_class;
 mod token;
 mod ttft_accuracy;
+mod ttft_budget;
 mod upstream;
 mod upstream_body;
 mod usage;
@@ -80,6 +82,7 @@ pub use config::{
     CacheSalt, ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, SessionKey, Timeouts,
     UsageInjection, WorkerChoice,
 };
+pub use continuation::{BadContinueStreams, ContinueStreams};
 pub use drain::{Drain, DrainMode, Drained};
 pub use engine_fields::{ENGINE_FIELDS, EngineField, FieldAction, FieldPolicy, FieldRules};
 pub use gateway::{Gateway, Records};

@@ -73,6 +73,8 @@ pub(crate) struct Metrics {
     reloads: Family<OutcomeLabel, Counter>,
     retries: Counter,
     retries_denied: Counter,
+    ttft_budgets: Family<OutcomeLabel, Counter>,
+    continuations: Family<OutcomeLabel, Counter>,
     pub(crate) client_connections: Gauge,
     /// Bytes of request bodies in memory.
     pub(crate) body_bytes: Gauge,
@@ -121,12 +123,18 @@ impl Metrics {
             reloads: Family::default(),
             retries: Counter::default(),
             retries_denied: Counter::default(),
+            ttft_budgets: Family::default(),
+            continuations: Family::default(),
             client_connections: Gauge::default(),
             body_bytes: Gauge::default(),
             first_token_seconds: Histogram::new(SECONDS),
             request_seconds: Histogram::new(SECONDS),
         };
         start_at_zero(&metrics.refusals, &GatewayError::CODES);
+        ["continued", "failed", "impossible"]
+            .iter()
+            .for_each(|outcome| _ = metrics.continuation_counter(outcome).inc_by(0));
+        ["met", "missed"].iter().for_each(|outcome| _ = metrics.ttft_budget_counter(outcome).inc_by(0));
         start_at_zero(&metrics.unrendered, &UNRENDERED);
         [Reload::Applied, Reload::Refused]
             .iter()
@@ -182,6 +190,16 @@ impl Metrics {
             self.retries_denied.clone(),
         );
         registry.register(
+            "stream_continuations",
+            "Streams whose worker failed, by whether another one continued them",
+            self.continuations.clone(),
+        );
+        registry.register(
+            "ttft_budgets",
+            "Streamed responses of requests with a budget for the time to first token, by whether it was met",
+            self.ttft_budgets.clone(),
+        );
+        registry.register(
             "time_to_first_token_seconds",
             "Streamed responses: time from the request's arrival to the first event with content",
             self.first_token_seconds.clone(),
@@ -223,6 +241,22 @@ impl Metrics {
 
     pub(crate) fn count_denied_retry(&self) {
         self.retries_denied.inc();
+    }
+
+    fn continuation_counter(&self, outcome: &'static str) -> Counter {
+        self.continuations.get_or_create_owned(&OutcomeLabel { outcome })
+    }
+
+    pub(crate) fn count_continuation(&self, outcome: &'static str) {
+        self.continuation_counter(outcome).inc();
+    }
+
+    fn ttft_budget_counter(&self, outcome: &'static str) -> Counter {
+        self.ttft_budgets.get_or_create_owned(&OutcomeLabel { outcome })
+    }
+
+    pub(crate) fn count_ttft_budget(&self, outcome: &'static str) {
+        self.ttft_budget_counter(outcome).inc();
     }
 
     pub(crate) fn observe_first_token(&self, after: Micros) {

@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use tokio::sync::oneshot;
-use warmroute_admission::{AdmissionPosition, AdmissionRequest, ExpectedTokens, Limits, Reservation};
+use warmroute_admission::{
+    AdmissionPosition, AdmissionRequest, ExpectedTokens, Limits, RefusalCause, Refused, Reservation,
+    TtftBudget,
+};
 use warmroute_router::Vacancy;
 use warmroute_types::{Micros, Usage, WorkerId};
 
@@ -18,6 +21,7 @@ use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
 use crate::parsed_request::ParsedRequest;
+use crate::routing;
 
 /// An admitted request. Dropping it ends the request: it settles the rate limits and admits the next one.
 pub(crate) struct Permit {
@@ -49,6 +53,7 @@ pub(crate) async fn admit(
     headers: &HeaderMap,
     tenant: Option<&Tenant>,
     request: &Arc<ParsedRequest>,
+    budget: Option<TtftBudget>,
     avoid: &[WorkerId],
 ) -> Result<Option<Permit>, GatewayError> {
     let limits = tenant.map_or(config.limits, |tenant| tenant.limits.over(config.limits));
@@ -56,7 +61,10 @@ pub(crate) async fn admit(
     if !has_rates && !config.is_limited() {
         return Ok(None);
     }
-    let ask = gateway.admission_gate.admission_request(config, headers, tenant, request.prompt_tokens);
+    let mut ask = gateway.admission_gate.admission_request(config, headers, tenant, request.prompt_tokens);
+    if let Some(budget) = budget.filter(|_| config.is_limited()) {
+        ask.due = Some(budget.admission_due(expected_ttft(gateway, request, avoid)));
+    }
     let mut permit = Permit {
         gateway: Arc::clone(gateway),
         ask,
@@ -73,9 +81,33 @@ pub(crate) async fn admit(
         permit.reserved = Some(reserved.map_err(GatewayError::RateLimited)?);
     }
     if config.is_limited() {
-        permit.admitted = Some(enter_or_queue(gateway, config, ask, request, avoid).await?);
+        let admitted = enter_or_queue(gateway, config, ask, request, avoid).await;
+        permit.admitted = Some(admitted.map_err(|refusal| in_terms_of(budget, ask, refusal, gateway))?);
     }
     Ok(Some(permit))
+}
+
+/// The expected time to first token of a request that is admitted now, and without room that of recent ones.
+fn expected_ttft(gateway: &Gateway, request: &ParsedRequest, avoid: &[WorkerId]) -> Micros {
+    routing::expected_ttft(gateway, request, avoid)
+        .unwrap_or_else(|| gateway.admission_gate.typical_ttft.get())
+}
+
+/// A refusal by the queue as one by the time budget, if the request has one: the queue knows when a request must be
+/// admitted, and the client when it wants its first token.
+fn in_terms_of(
+    budget: Option<TtftBudget>,
+    ask: AdmissionRequest,
+    refusal: GatewayError,
+    gateway: &Gateway,
+) -> GatewayError {
+    let (Some(budget), GatewayError::QueueTooLate { wait, retry_after_s }) = (budget, &refusal) else {
+        return refusal;
+    };
+    let after_admission = budget.due.since(ask.due.unwrap_or(budget.due));
+    let spent = (gateway.now() + budget.budget).since(budget.due);
+    let expected = spent + *wait + after_admission;
+    GatewayError::TtftBudget { expected, budget: budget.budget, retry_after_s: *retry_after_s }
 }
 
 async fn enter_or_queue(
@@ -90,14 +122,22 @@ async fn enter_or_queue(
     let vacancy = gateway.router.inspect().vacancy(model, avoid);
     let awaits_worker = vacancy == Vacancy::NoWorker && config.waits_for_workers();
     let deadline = now + if awaits_worker { config.wake_max } else { config.wait_max }.into();
+    let deadline = ask.due.map_or(deadline, |due| deadline.min(due));
     if let Some(place) = gate.admission.lock().enter(ask, || config.may_route(vacancy)) {
         return Ok(Admitted { place, deadline });
     }
     let (wake, woken) = oneshot::channel();
     let waiter = Waiter { model: request.model.clone(), avoid: avoid.to_vec(), wake };
-    let place = gate.admission.lock().wait_until(ask, waiter, deadline, now);
+    let (place, wait) = {
+        let mut admission = gate.admission.lock();
+        let wait = admission.expected_wait(&ask);
+        (admission.wait_until(ask, waiter, deadline, now), wait)
+    };
     let _counted = awaits_worker.then(|| gate.await_worker(model));
-    let place = place.map_err(|refused| GatewayError::QueueFull { retry_after_s: refused.retry_after_s })?;
+    let place = place.map_err(|Refused { cause, retry_after_s }| match cause {
+        RefusalCause::Full => GatewayError::QueueFull { retry_after_s },
+        RefusalCause::TooLate => GatewayError::QueueTooLate { wait, retry_after_s },
+    })?;
     let admitted = Admitted { place, deadline };
     // There may be room for this request but not for those before it, which may need other workers.
     gateway.admit_next();
@@ -121,10 +161,13 @@ async fn wait_for_turn(
             guard.disarm();
             Ok(admitted)
         }
-        // The queue dropped the waiter at its deadline, so there is no place to give back.
+        // The queue dropped the waiter, so there is no place to give back.
         Ok(Err(_)) => {
             guard.disarm();
-            Err(queue_timeout(gateway, model, waited))
+            match gateway.now() < admitted.deadline {
+                true => Err(GatewayError::Shed { retry_after_s: retry_after_s(gateway) }),
+                false => Err(queue_timeout(gateway, model, waited)),
+            }
         }
         Err(_) => Err(queue_timeout(gateway, model, waited)),
     }
@@ -135,10 +178,11 @@ fn queue_timeout(gateway: &Gateway, model: Option<&str>, waited: Micros) -> Gate
     if waits_for_workers && gateway.router.inspect().vacancy(model, &[]) == Vacancy::NoWorker {
         return GatewayError::NoWorkerInTime { waited };
     }
-    GatewayError::QueueTimeout {
-        waited,
-        retry_after_s: gateway.admission_gate.admission.lock().retry_after_s(gateway.now()),
-    }
+    GatewayError::QueueTimeout { waited, retry_after_s: retry_after_s(gateway) }
+}
+
+fn retry_after_s(gateway: &Gateway) -> u32 {
+    gateway.admission_gate.admission.lock().retry_after_s(gateway.now())
 }
 
 /// Takes a request out of the queue when it stops waiting: on timeout, or when its client disconnects and the waiting
@@ -273,7 +317,7 @@ mod tests {
     }
 
     async fn enter(gateway: &Arc<Gateway>) -> Result<Option<Permit>, GatewayError> {
-        admit(gateway, &gateway.config().admission, &HeaderMap::new(), None, &Arc::default(), &[]).await
+        admit(gateway, &gateway.config().admission, &HeaderMap::new(), None, &Arc::default(), None, &[]).await
     }
 
     /// Running and waiting requests.

@@ -30,6 +30,7 @@ use crate::permit::{self, Permit};
 use crate::pick::Pick;
 use crate::request_log::RequestLog;
 use crate::server::{is_client_path, report_refusal};
+use crate::ttft_budget;
 use crate::upstream::Upstream;
 use crate::upstream_body::BufferedBody;
 use crate::{Config, Drain, headers, intake, routing};
@@ -216,14 +217,19 @@ impl PickIntake {
         let mut avoid = self.excluded_workers()?;
         let (gateway, headers) = (&self.gateway, &self.head.headers);
         let admission = &self.config.admission;
+        let budget = ttft_budget::ttft_budget(gateway, &self.config, headers, tenant.as_deref())?;
         let mut permit =
-            permit::admit(gateway, admission, headers, tenant.as_deref(), &request, &avoid).await?;
+            permit::admit(gateway, admission, headers, tenant.as_deref(), &request, budget, &avoid).await?;
         let (decision, upstream) = self.route(&request, &mut permit, &mut avoid).await?;
+        if let Some(budget) = budget {
+            ttft_budget::check(budget, routing::expected_ttft_of(&decision), gateway.now())?;
+        }
         permit.iter_mut().for_each(Permit::mark_routed);
         let request_id = headers.get(headers::REQUEST_ID);
         // The proxy that forwards the request has its own access log.
         let (log, drain) = (RequestLog::default(), &self.drain);
-        let attempt = Attempt::new(gateway, &request, decision, self.received, request_id, drain, &log);
+        let mut attempt = Attempt::new(gateway, &request, decision, self.received, request_id, drain, &log);
+        attempt.set_ttft_due(budget.map(|budget| budget.due));
         let passes_credentials = headers::passes_credentials(&self.config, tenant.as_deref());
         let authorization = self.config.dialer.authorization();
         let mut pick = Box::new(Pick::new(gateway, attempt, permit, upstream));

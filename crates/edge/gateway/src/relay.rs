@@ -3,6 +3,8 @@
 //! The relay owns everything the request still holds: the attempt, the upstream connection and the permit. See
 //! [`OpenResponse::release`] for the order in which they are released.
 
+mod switching;
+
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -14,6 +16,7 @@ use crate::Timeouts;
 use crate::attempt::{Attempt, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::cached_tokens::{CachedTokens, CachedTokensFilter};
+use crate::continuation::{Guarded, GuardedState, StreamGuard, Switch};
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
@@ -23,6 +26,9 @@ use crate::response_watch::{Framing, ResponseWatch};
 use crate::status_class::StatusClass;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::usage::UsageFilter;
+
+pub(crate) use switching::Continuation;
+use switching::{AfterFailure, Defect};
 
 /// Chunks that one poll inspects at most, if all of them are removed.
 const CHUNKS_A_POLL: usize = 32;
@@ -43,6 +49,9 @@ pub(crate) enum EndMarker {
 }
 
 /// A response on its way from a worker to the client.
+///
+/// With a guard, only complete events pass, and a failure may be followed by a switch to another worker. Then `open` is
+/// `None` until that worker's response has started.
 pub(crate) struct Relay {
     gateway: Arc<Gateway>,
     upstream: Arc<Upstream>,
@@ -51,6 +60,13 @@ pub(crate) struct Relay {
     first: Option<Bytes>,
     /// `None` once the response is complete or has failed.
     open: Option<OpenResponse>,
+    /// Present if the stream may be continued.
+    guard: Option<StreamGuard>,
+    continuation: Option<Continuation>,
+    /// The switch in progress.
+    switch: Option<Switch>,
+    /// What is wrong with the worker's stream, noticed with its last chunk.
+    defect: Option<Defect>,
 }
 
 struct OpenResponse {
@@ -103,21 +119,37 @@ impl Relay {
         first: Option<Bytes>,
         params: RelayParams,
         permit: Option<Permit>,
+        guard: Option<StreamGuard>,
     ) -> Relay {
-        let watch = ResponseWatch::new(attempt, permit, params.framing, params.outcome);
-        let usage_filter =
-            (params.usage_injected && params.framing == Framing::Events).then(UsageFilter::default);
-        let cached_filter = (params.cached_tokens == CachedTokens::Hidden).then(CachedTokensFilter::default);
-        let idle_timeout = IdleTimeout::new(params.timeouts, params.deadline);
-        let mut open = OpenResponse { response, idle_timeout, watch, usage_filter, cached_filter };
-        let first = first.map(|chunk| open.inspect(chunk));
-        let mut relay = Relay { gateway, upstream, params, first, open: Some(open) };
+        let open = OpenResponse::new(response, attempt, permit, &params);
+        let (continuation, switch, defect) = (None, None, None);
+        let mut relay = Relay {
+            gateway,
+            upstream,
+            params,
+            first: None,
+            open: Some(open),
+            guard,
+            continuation,
+            switch,
+            defect,
+        };
+        relay.first = first.map(|chunk| relay.take_chunk(chunk));
         relay.finish_if_over();
         relay
     }
 
+    /// Whether the stream may be continued on another worker.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    pub(crate) fn set_continuation(&mut self, continuation: Continuation) {
+        self.continuation = Some(continuation);
+    }
+
     pub(crate) fn is_over(&self) -> bool {
-        self.open.is_none() && self.first.is_none()
+        self.open.is_none() && self.switch.is_none() && self.first.is_none()
     }
 
     /// The whole response body, if it is complete already.
@@ -133,6 +165,23 @@ impl Relay {
             return Poll::Ready(Some(Ok(first)));
         }
         for _ in 0..CHUNKS_A_POLL {
+            if self.switch.is_some() {
+                match ready!(self.poll_switch(cx)) {
+                    Some(last) => return Poll::Ready(Some(last)),
+                    None => {
+                        if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
+                            return Poll::Ready(Some(Ok(first)));
+                        }
+                    }
+                }
+            }
+            if let Some(defect) = self.defect.take() {
+                match self.after_defect(defect) {
+                    AfterFailure::Switching => continue,
+                    AfterFailure::Ended(Ok(last)) if last.is_empty() => return Poll::Ready(None),
+                    AfterFailure::Ended(last) => return Poll::Ready(Some(last)),
+                }
+            }
             let Some(open) = &mut self.open else { return Poll::Ready(None) };
             let polled = match open.response.poll_chunk(cx) {
                 // A client slower than the worker always finds a chunk, so the deadline is checked here too.
@@ -148,8 +197,15 @@ impl Relay {
             };
             open.idle_timeout.reset();
             let chunk = match polled {
-                Some(Ok(chunk)) => open.inspect(chunk),
-                Some(Err(error)) => return Poll::Ready(Some(self.fail(&error))),
+                Some(Ok(chunk)) => self.take_chunk(chunk),
+                Some(Err(error)) => match self.after_failure(&error) {
+                    AfterFailure::Switching => continue,
+                    AfterFailure::Ended(last) => return Poll::Ready(Some(last)),
+                },
+                None if is_unfinished(self.guard.as_ref()) => {
+                    self.defect = Some(Defect::Unfinished);
+                    continue;
+                }
                 None if self.params.needs_final_event() && !open.watch.has_final_event() => {
                     return Poll::Ready(Some(self.fail(&UpstreamError::Closed)));
                 }
@@ -170,14 +226,32 @@ impl Relay {
         Poll::Pending
     }
 
+    /// Reads a chunk. Returns what the client gets of it.
+    fn take_chunk(&mut self, chunk: Bytes) -> Bytes {
+        let Some(open) = &mut self.open else { return chunk };
+        let Some(guard) = &mut self.guard else { return open.inspect(chunk) };
+        let Guarded { mut bytes, state } = guard.pass(&chunk);
+        if state == GuardedState::Broken {
+            self.defect = Some(Defect::Broken);
+        } else if open.response.is_over() {
+            match guard.is_complete() || guard.delivered.obstacle.is_some() {
+                true => bytes = Bytes::from([bytes, guard.take_rest()].concat()),
+                false => self.defect = Some(Defect::Unfinished),
+            }
+        }
+        open.inspect(bytes)
+    }
+
     /// Releases the worker with the last chunk, not when the client has read it.
     fn finish_if_over(&mut self) {
-        if self.open.as_ref().is_some_and(|open| open.response.is_over()) {
+        if self.defect.is_none() && self.open.as_ref().is_some_and(|open| open.response.is_over()) {
             self.finish();
         }
     }
 
     fn finish(&mut self) {
+        // The request's body is released before the permit.
+        self.continuation = None;
         let Some(mut open) = self.open.take() else { return };
         let (outcome, class) = (self.params.outcome, self.params.class);
         let usage = open.watch.charge_answer(outcome, class);
@@ -188,6 +262,7 @@ impl Relay {
     /// event, a document is cut off. No other worker's response will show whether the worker or the request is at
     /// fault.
     fn fail(&mut self, error: &UpstreamError) -> Result<Bytes, TruncatedResponse> {
+        self.continuation = None;
         if let Some(mut open) = self.open.take() {
             open.watch.charge_partial_answer();
             open.release(|attempt| self.end_failed(attempt, error), None);
@@ -216,6 +291,7 @@ impl Relay {
 impl Drop for Relay {
     /// Dropping a relay that is not complete means that the client disconnected.
     fn drop(&mut self) {
+        self.continuation = None;
         if let Some(mut open) = self.open.take() {
             open.watch.charge_partial_answer();
             open.release(drop, None);
@@ -224,6 +300,24 @@ impl Drop for Relay {
 }
 
 impl OpenResponse {
+    fn new(
+        response: UpstreamResponse,
+        attempt: Attempt,
+        permit: Option<Permit>,
+        params: &RelayParams,
+    ) -> OpenResponse {
+        let watch = ResponseWatch::new(attempt, permit, params.framing, params.outcome);
+        let is_filtered = params.usage_injected && params.framing == Framing::Events;
+        let is_hidden = params.cached_tokens == CachedTokens::Hidden;
+        OpenResponse {
+            response,
+            idle_timeout: IdleTimeout::new(params.timeouts, params.deadline),
+            watch,
+            usage_filter: is_filtered.then(UsageFilter::default),
+            cached_filter: is_hidden.then(CachedTokensFilter::default),
+        }
+    }
+
     /// Releases what the request holds, in this order:
     ///
     /// 1. the attempt, whose booking frees the worker in the router's view;
@@ -269,6 +363,11 @@ impl OpenResponse {
             (seen, rest) => seen.or(rest),
         }
     }
+}
+
+/// Whether a stream that could be continued lacks its final event.
+fn is_unfinished(guard: Option<&StreamGuard>) -> bool {
+    guard.is_some_and(|guard| !guard.is_complete() && guard.delivered.obstacle.is_none())
 }
 
 /// The error event at the end of a failed stream. It starts with a blank line in case the worker stopped within an

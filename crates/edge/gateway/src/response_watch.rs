@@ -33,6 +33,8 @@ pub(crate) struct ResponseWatch {
     /// everything has been computed.
     first_token: Option<FirstToken>,
     usage: UsageWatch,
+    /// Output tokens of the workers before, if this one continues a stream.
+    streamed_before: u32,
     /// Present while requests are limited.
     pub(crate) permit: Option<Permit>,
 }
@@ -46,7 +48,12 @@ impl ResponseWatch {
     ) -> ResponseWatch {
         let is_stream = framing == Framing::Events && outcome == AttemptOutcome::Ok;
         let first_token = is_stream.then(FirstToken::default);
-        ResponseWatch { attempt, first_token, usage: UsageWatch::default(), permit }
+        ResponseWatch { attempt, first_token, usage: UsageWatch::default(), streamed_before: 0, permit }
+    }
+
+    /// Counts the tokens that workers before have streamed.
+    pub(crate) fn set_streamed_before(&mut self, tokens: u32) {
+        self.streamed_before = tokens;
     }
 
     /// Reads a chunk.
@@ -57,7 +64,7 @@ impl ResponseWatch {
         }
         self.usage.observe(chunk);
         if let Some(permit) = &mut self.permit {
-            permit.charge_streamed(self.usage.streamed_tokens());
+            permit.charge_streamed(self.usage.streamed_tokens().saturating_add(self.streamed_before));
         }
     }
 
@@ -86,7 +93,9 @@ impl ResponseWatch {
         let Some(permit) = &mut self.permit else { return };
         if let Some(usage) = self.usage.read() {
             permit.charge_usage(Usage {
-                output_tokens: usage.output_tokens.max(self.usage.streamed_tokens()),
+                output_tokens: usage
+                    .output_tokens
+                    .max(self.usage.streamed_tokens().saturating_add(self.streamed_before)),
                 ..usage
             });
         }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use http::HeaderValue;
 use warmroute_router::{Decision, Scratch};
-use warmroute_types::WorkerId;
+use warmroute_types::{Micros, WorkerId};
 
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
@@ -37,6 +37,32 @@ pub(crate) fn route(
         longest_match_tokens = decision.longest_match, "routed",
     );
     Ok(decision)
+}
+
+/// The expected time to first token of a request that would be routed now; `None` if no worker can take it.
+pub(crate) fn expected_ttft(
+    gateway: &Gateway,
+    request: &ParsedRequest,
+    avoid: &[WorkerId],
+) -> Option<Micros> {
+    let texts = request.texts();
+    let request = request.routing_request(&texts, avoid);
+    let (now, random) = (gateway.now(), random());
+    let preview = SCRATCH
+        .with_borrow_mut(|scratch| gateway.router.inspect().preview(&request, scratch, now, random))
+        .ok()?;
+    let chosen = preview.candidates.get(preview.chosen)?;
+    Some(as_micros(chosen.numbers.estimate.ttft_ms()))
+}
+
+/// The expected time to first token of a decision.
+pub(crate) fn expected_ttft_of(decision: &Decision) -> Micros {
+    as_micros(decision.expected_ttft_ms())
+}
+
+fn as_micros(ms: f32) -> Micros {
+    // A float beyond the type's range saturates.
+    Micros((f64::from(ms.max(0.0)) * 1e3) as u64)
 }
 
 /// All workers except the one with this label, which a client requests.

@@ -59,7 +59,6 @@ impl BufferedBody {
     }
 
     /// The body as one piece.
-    #[cfg(any(test, fuzzing))]
     pub(crate) fn concat(&self) -> Vec<u8> {
         self.pieces.concat()
     }

@@ -6,7 +6,7 @@
 use warmroute_engine::Request;
 
 use crate::chain::Chain;
-use crate::filler::filler;
+use crate::filler::TextSoFar;
 use crate::tokens::{self, Token, Tokenizer};
 
 /// The text of an answer, and how it ends.
@@ -46,25 +46,24 @@ impl Answer {
     /// Decides the answer to the prompt in `chain`, and the request to the engine.
     pub(crate) fn plan(
         mut chain: Chain,
-        seed: u64,
+        text_so_far: TextSoFar,
         ending: Ending,
         stops: &[String],
         tokenizer: Tokenizer,
     ) -> Planned {
         let prompt_tokens = chain.tokens();
-        let Decided { seen, token_ids } =
-            Answer::decide(chain.fingerprint() ^ seed, ending, stops, tokenizer);
+        let Decided { seen, token_ids } = Answer::decide(text_so_far, ending, stops, tokenizer);
         chain.extend(token_ids.iter().copied());
         let request = Request { chain: chain.into_names(), prompt_tokens, output_tokens: seen.tokens };
         Planned { answer: seen, request, token_ids }
     }
 
-    fn decide(seed: u64, ending: Ending, stops: &[String], tokenizer: Tokenizer) -> Decided {
+    fn decide(text_so_far: TextSoFar, ending: Ending, stops: &[String], tokenizer: Tokenizer) -> Decided {
         let text_tokens = match ending {
             Ending::Natural(tokens) => tokens.saturating_sub(1),
             Ending::Cut(tokens) => tokens,
         };
-        let mut text = filler(seed, text_tokens as usize * tokenizer.chunk_bytes());
+        let mut text = text_so_far.continue_by(text_tokens, tokenizer.chunk_bytes());
         if let Ending::Natural(_) = ending {
             finish_sentence(&mut text);
         }
@@ -142,7 +141,7 @@ mod tests {
         let mut chain = Chain::new("m", "", 16);
         chain.extend(0..20);
         let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
-        let planned = Answer::plan(chain, 0, ending, &stops, Tokenizer::Quads);
+        let planned = Answer::plan(chain, TextSoFar::of_prompt(0, &[]), ending, &stops, Tokenizer::Quads);
         (planned.answer, planned.request)
     }
 

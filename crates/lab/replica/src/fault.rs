@@ -39,6 +39,8 @@ pub enum Fault {
     },
     /// The process restarts: every connection is reset and the cache is empty.
     Restart,
+    /// Answers report absurd usage: billions of tokens, and more of them cached than there are.
+    Lie,
     /// KV events are disturbed on their way; the engine itself is healthy.
     Events(EventFaults),
 }
@@ -140,6 +142,11 @@ impl Condition {
         }
     }
 
+    /// Whether the usage in answers is a lie.
+    fn lies(&self) -> bool {
+        self.standing == Fault::Lie
+    }
+
     /// The speed of engine time compared with a healthy engine.
     pub(crate) fn pace(&self) -> f64 {
         match self.standing {
@@ -173,6 +180,11 @@ impl Faults {
             standing => standing,
         };
         self.condition.send_replace(Condition { standing });
+    }
+
+    /// Whether the usage in answers is a lie.
+    pub(crate) fn lies(&self) -> bool {
+        self.condition.borrow().lies()
     }
 
     /// Waits while the replica hangs.
@@ -234,6 +246,7 @@ mod tests {
             (r#"{"kind":"die"}"#, Fault::Die),
             (r#"{"kind":"hang"}"#, Fault::Hang),
             (r#"{"kind":"restart"}"#, Fault::Restart),
+            (r#"{"kind":"lie"}"#, Fault::Lie),
             (r#"{"kind":"slow","factor":10}"#, Fault::Slow { factor: 10.0 }),
             (
                 r#"{"kind":"status","code":429,"retry_after_s":1}"#,
@@ -257,7 +270,7 @@ mod tests {
     #[test]
     fn an_unknown_kind_error_lists_the_valid_ones() {
         let error = parse(r#"{"kind":"explode"}"#).unwrap_err();
-        for kind in ["none", "die", "hang", "slow", "status", "reset", "restart", "events"] {
+        for kind in ["none", "die", "hang", "slow", "status", "reset", "restart", "lie", "events"] {
             assert!(error.contains(&format!("`{kind}`")), "{error}");
         }
     }

@@ -15,7 +15,8 @@ use crate::config::Config;
 use crate::connection_control::ConnectionControl;
 use crate::error::ApiError;
 use crate::events::Content;
-use crate::generation::{Answering, Generation};
+use crate::filler::TextSoFar;
+use crate::generation::{Answering, Generation, Honesty};
 use crate::rank::{Rank, Ticket};
 use crate::server::Server;
 use crate::stream::Stream;
@@ -51,6 +52,7 @@ pub(crate) async fn generate(
         answers_per_prompt: ask.n as usize,
         prompt_tokens: plan.prompt_tokens,
         usage_details: server.config.usage_details,
+        honesty: if server.faults.lies() { Honesty::Lies } else { Honesty::Truth },
     };
     let generation = Generation { answering, shape: ask.shape, reset_after, line: Arc::clone(line) };
     Ok(respond(generation, ask.delivery).await)
@@ -126,7 +128,8 @@ impl Plan {
             plan.prompt_tokens += chain.tokens();
             plan.answers.extend((0..ask.n).map(|choice| {
                 let seed = seed_of(ask.seed, choice);
-                let planned = Answer::plan(chain.clone(), seed, ending, &ask.stops, config.tokenizer);
+                let text_so_far = TextSoFar::of_prompt(seed, prompt);
+                let planned = Answer::plan(chain.clone(), text_so_far, ending, &ask.stops, config.tokenizer);
                 let is_told = config.events.is_some();
                 let content = is_told.then(|| Arc::new(Content::new(config, ask, model, prompt, &planned)));
                 (planned, content)
@@ -151,7 +154,8 @@ fn check_count(ask: &Ask) -> Result<(), ApiError> {
 fn ending(config: &Config, ask: &Ask, prompt_tokens: usize) -> Result<Ending, ApiError> {
     let max = config.tokens_max();
     let room = (max as usize).saturating_sub(prompt_tokens) as u32;
-    let natural = config.answer_tokens_default;
+    // At least the end of the turn is left of an answer that is continued.
+    let natural = config.answer_tokens_default.saturating_sub(ask.begun_tokens).max(1);
     match (ask.limit, ask.end_of_turn) {
         (Some(0), _) => {
             Err(ApiError::bad_request("max_tokens must be at least 1, got 0.").about("max_tokens"))

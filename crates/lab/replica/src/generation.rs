@@ -10,6 +10,9 @@ use crate::connection_control::ConnectionControl;
 use crate::progress::{End, Seen};
 use crate::rank::Ticket;
 
+/// Tokens that a lying engine reports. Twice as many still fit.
+const ABSURD: u32 = u32::MAX / 2;
+
 /// All answers to one request, and their format.
 pub(crate) struct Generation {
     pub(crate) answering: Answering,
@@ -31,6 +34,14 @@ pub(crate) struct Answering {
     /// All prompts together.
     pub(crate) prompt_tokens: u32,
     pub(crate) usage_details: UsageDetails,
+    pub(crate) honesty: Honesty,
+}
+
+/// Whether the reported usage is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Honesty {
+    Truth,
+    Lies,
 }
 
 impl Generation {
@@ -65,7 +76,12 @@ impl Answering {
             UsageDetails::Report => Some(self.cached_tokens()),
             UsageDetails::Omit => None,
         };
-        let usage = Usage { prompt_tokens: self.prompt_tokens, output_tokens, cached_tokens };
+        let usage = match self.honesty {
+            Honesty::Truth => Usage { prompt_tokens: self.prompt_tokens, output_tokens, cached_tokens },
+            Honesty::Lies => {
+                Usage { prompt_tokens: ABSURD, output_tokens: ABSURD, cached_tokens: Some(u32::MAX) }
+            }
+        };
         Reply { head: &self.head, answers: &self.answers, usage }
     }
 

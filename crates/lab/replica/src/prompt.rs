@@ -36,6 +36,12 @@ impl Prompt {
         self.tokenizer
     }
 
+    /// Number of tokens so far.
+    pub(crate) fn len(&mut self) -> usize {
+        self.cut_text();
+        self.tokens.len()
+    }
+
     /// Opens a turn.
     pub(crate) fn open(&mut self, role: &str) {
         match tokens::header(role) {

@@ -119,6 +119,7 @@ impl Server {
             | Fault::Slow { .. }
             | Fault::Status { .. }
             | Fault::Reset { .. }
+            | Fault::Lie
             | Fault::Events(_) => {}
         }
     }

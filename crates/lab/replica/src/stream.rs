@@ -139,7 +139,7 @@ mod tests {
     use crate::config::{Config, UsageDetails};
     use crate::connection_control::OpenConnections;
     use crate::fault::Faults;
-    use crate::generation::Answering;
+    use crate::generation::{Answering, Honesty};
     use crate::rank::Rank;
     use crate::tokens::Tokenizer;
     use std::future::poll_fn;
@@ -162,6 +162,7 @@ mod tests {
             answers_per_prompt: 1,
             prompt_tokens: 4,
             usage_details: UsageDetails::Omit,
+            honesty: Honesty::Truth,
         };
         let shape = completions::read(br#"{"prompt":"x"}"#, Tokenizer::Quads).ok().unwrap().shape;
         let line = OpenConnections::default().open();

@@ -17,6 +17,11 @@
 /// A token id.
 pub(crate) type Token = u32;
 
+/// Whether a token has no text.
+pub(crate) fn is_special(token: Token) -> bool {
+    token < ONE
+}
+
 /// The first token of every prompt.
 pub(crate) const BOS: Token = 0;
 /// End of a turn, which a model generates when it stops by itself.

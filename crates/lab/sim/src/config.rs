@@ -10,6 +10,7 @@ use warmroute_types::{MAX_WORKERS, Micros};
 
 use crate::incident::Incident;
 use crate::peer_network::{Balancer, PeerNetwork};
+use crate::shedding::Shedding;
 
 /// vLLM's default size of the replay buffer, in batches.
 const REPLAY_BATCHES: usize = 10_000;
@@ -44,6 +45,8 @@ pub struct Config {
     pub balancer: Balancer,
     /// One-way delay between a router and an engine, and between a router and its client.
     pub hop: Micros,
+    /// Which requests routers refuse.
+    pub shedding: Shedding,
     /// Failures, joins, leaves and resets.
     pub incidents: Vec<Incident>,
     /// Random seed of the run; the workload has its own.
@@ -175,6 +178,7 @@ impl Config {
             sharing: None,
             balancer: Balancer::Turns,
             hop: Micros(200),
+            shedding: Shedding::Off,
             incidents: Vec::new(),
             seed: 1,
         }

@@ -56,6 +56,8 @@ pub struct Outcome {
     pub failed: u64,
     /// Requests larger than any engine accepts.
     pub rejected: u64,
+    /// Requests that the router refused, see [`Shedding`](crate::Shedding).
+    pub refused: u64,
     /// Retries after an engine died.
     pub retried: u64,
     /// Size of all routers' indexes at the end, in bytes.
@@ -125,6 +127,7 @@ struct Simulation<'a, S: Iterator<Item = Session>> {
     records: Vec<Record>,
     failed: u64,
     rejected: u64,
+    refused: u64,
     retried: u64,
 }
 
@@ -160,6 +163,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             records: Vec::new(),
             failed: 0,
             rejected: 0,
+            refused: 0,
             retried: 0,
         }
     }
@@ -314,8 +318,14 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
         };
         let router = job.router;
         match self.routers[router].route(&asked, self.now, self.random.bits()) {
+            Ok(routed) if !self.accepts(&routed) => {
+                self.routers[router].refused(routed, self.now);
+                self.refused += 1;
+                self.release_job(place);
+            }
             Ok(routed) => {
                 self.nodes[routed.node].in_flight += 1;
+                let job = &mut self.jobs[place as usize];
                 job.routed = Some(routed);
                 let submit = Event::Submit { job: place, attempt: job.attempt };
                 self.queue.push(self.now + self.config.hop, submit);
@@ -323,6 +333,13 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             }
             Err(_) => self.fail_request(place),
         }
+    }
+
+    fn accepts(&self, routed: &Routed) -> bool {
+        let in_flight: u32 = self.nodes.iter().map(|node| node.in_flight).sum();
+        let in_flight = f64::from(in_flight) / self.nodes.len() as f64;
+        let expected_ttft = Micros((f64::from(routed.decision.expected_ttft_ms().max(0.0)) * 1e3) as u64);
+        self.config.shedding.accepts(in_flight, expected_ttft, self.now)
     }
 
     /// Looks up the prompt tokens that each engine holds. Empty unless the view is exact and the rule uses
@@ -552,6 +569,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             load: self.load,
             failed: self.failed,
             rejected: self.rejected,
+            refused: self.refused,
             retried: self.retried,
         }
     }

@@ -125,6 +125,7 @@ impl Driven {
             load: LoadSeries::default(),
             replication: Replication::default(),
             rejected: 0,
+            refused: 0,
             retried: 0,
             index_bytes: 0,
             shared_bytes: 0,

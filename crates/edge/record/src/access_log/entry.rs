@@ -44,6 +44,8 @@ pub struct AccessEntry {
     pub reason: Option<&'static str>,
     /// Workers that got the request.
     pub attempts: u32,
+    /// Workers that continued the stream of a dead one.
+    pub continuations: u32,
     /// Tokens of the prompt: counted by the engine, or else estimated.
     pub prompt_tokens: Option<u32>,
     /// Tokens of the answer, as the engine counts them.
@@ -87,6 +89,7 @@ impl AccessEntry {
             policy: None,
             reason: None,
             attempts: 0,
+            continuations: 0,
             prompt_tokens: None,
             output_tokens: None,
             expected_cached_tokens: None,
@@ -100,7 +103,7 @@ impl AccessEntry {
     }
 
     /// The fields of a line after its time, in order.
-    fn fields(&self) -> [(&'static str, Field<'_>); 21] {
+    fn fields(&self) -> [(&'static str, Field<'_>); 22] {
         use Field::{Name, Number, Time};
         let number = |value: Option<u32>| Number(value.map(u64::from));
         [
@@ -116,6 +119,7 @@ impl AccessEntry {
             ("policy", Name(self.policy)),
             ("reason", Name(self.reason)),
             ("attempts", Number(Some(self.attempts.into()))),
+            ("continuations", Number(Some(self.continuations.into()))),
             ("prompt_tokens", number(self.prompt_tokens)),
             ("output_tokens", number(self.output_tokens)),
             ("expected_cached_tokens", number(self.expected_cached_tokens)),

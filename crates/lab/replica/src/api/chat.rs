@@ -13,7 +13,7 @@ use crate::answer::{Answer, Finish};
 use crate::error::ApiError;
 use crate::prompt::Prompt;
 use crate::python_json;
-use crate::tokens::Tokenizer;
+use crate::tokens::{Token, Tokenizer};
 
 #[derive(Deserialize)]
 struct Request<'a> {
@@ -32,6 +32,8 @@ struct Request<'a> {
     ignore_eos: Option<bool>,
     seed: Option<i64>,
     cache_salt: Option<String>,
+    continue_final_message: Option<bool>,
+    add_generation_prompt: Option<bool>,
 }
 
 /// One message of a conversation.
@@ -48,11 +50,15 @@ pub(crate) struct Message<'a> {
 /// Reads a request.
 pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
     let request: Request<'_> = serde_json::from_slice(body)?;
-    let prompt = render(&request.messages, request.tools, tokenizer)?.for_answer();
+    let (prompt, begun_tokens) = match request.continue_final_message {
+        Some(true) => continued_prompt(&request, tokenizer)?,
+        _ => (render(&request.messages, request.tools, tokenizer)?.for_answer(), 0),
+    };
     Ok(Ask {
         model: request.model.map(Cow::into_owned),
         prompts: vec![prompt],
         n: request.n.unwrap_or(1),
+        begun_tokens,
         limit: request.max_completion_tokens.or(request.max_tokens),
         stops: Stop::strings(request.stop),
         end_of_turn: EndOfTurn::of(request.ignore_eos),
@@ -61,6 +67,28 @@ pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
         delivery: Delivery::of(request.stream),
         shape: Box::new(ChatShape { options: request.stream_options.unwrap_or_default() }),
     })
+}
+
+/// Renders a conversation whose last message is the beginning of the answer, and counts that message's tokens.
+fn continued_prompt(request: &Request<'_>, tokenizer: Tokenizer) -> Result<(Vec<Token>, u32), ApiError> {
+    if request.add_generation_prompt.unwrap_or(true) {
+        return Err(ApiError::bad_request(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+        ));
+    }
+    let [before @ .., last] = &request.messages[..] else {
+        return Err(ApiError::bad_request("messages must not be empty").about("messages"));
+    };
+    let mut prompt = match before.is_empty() {
+        true => Prompt::new(tokenizer),
+        false => render(before, request.tools, tokenizer)?,
+    };
+    prompt.open(&last.role);
+    let opened = prompt.len();
+    render_message(last, &mut prompt)?;
+    let tokens = prompt.into_tokens();
+    let begun = (tokens.len() - opened) as u32;
+    Ok((tokens, begun))
 }
 
 /// Renders the conversation up to the assistant's turn. Tools are part of the system message, which is

@@ -38,6 +38,7 @@ pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
         model: request.model.map(Cow::into_owned),
         prompts: prompts(request.prompt, tokenizer)?,
         n: request.n.unwrap_or(1),
+        begun_tokens: 0,
         limit: request.max_tokens,
         stops: Stop::strings(request.stop),
         end_of_turn: EndOfTurn::of(request.ignore_eos),

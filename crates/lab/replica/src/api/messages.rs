@@ -50,6 +50,7 @@ pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
         prompts: vec![render(&request, tokenizer)?.for_answer()],
         model: request.model.map(Cow::into_owned),
         n: 1,
+        begun_tokens: 0,
         limit: Some(limit),
         stops: request.stop_sequences.unwrap_or_default(),
         end_of_turn: EndOfTurn::of(request.ignore_eos),

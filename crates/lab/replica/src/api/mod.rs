@@ -25,6 +25,8 @@ pub(crate) struct Ask {
     pub(crate) prompts: Vec<Vec<Token>>,
     /// Number of answers per prompt.
     pub(crate) n: u32,
+    /// Tokens of the answer that the prompt ends with.
+    pub(crate) begun_tokens: u32,
     /// Maximum tokens of each answer.
     pub(crate) limit: Option<u32>,
     pub(crate) stops: Vec<String>,

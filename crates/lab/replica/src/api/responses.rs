@@ -56,6 +56,7 @@ pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
         prompts: vec![render(&request, tokenizer)?.for_answer()],
         model: request.model.as_deref().map(str::to_owned),
         n: 1,
+        begun_tokens: 0,
         limit: request.max_output_tokens,
         stops: Vec::new(),
         end_of_turn: EndOfTurn::of(request.ignore_eos),

@@ -1,0 +1,265 @@
+//! The request that continues an answer: the client's request with the text so far.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use warmroute_prompt::Api;
+
+use super::delivered_text::DeliveredText;
+
+/// What the next worker gets, or why there is none.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Continued {
+    /// The body to send.
+    Body(Bytes),
+    /// Nothing is left to generate; only the end of the stream was lost.
+    Complete {
+        /// What the lost events would have said, if the last one was lost too.
+        finish_reason: Option<&'static str>,
+    },
+    /// The request cannot be continued.
+    Impossible(&'static str),
+}
+
+/// Fields that bind the answer to something that a worker which begins in the middle does not know.
+const BINDING: [&str; 24] = [
+    "audio",
+    "best_of",
+    "data_parallel_rank",
+    "echo",
+    "function_call",
+    "functions",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "kv_transfer_params",
+    "logprobs",
+    "modalities",
+    "prompt_embeds",
+    "prompt_logprobs",
+    "regex",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "store",
+    "structured_outputs",
+    "suffix",
+    "top_logprobs",
+    "use_beam_search",
+    "json_schema",
+];
+
+/// A request as its first worker got it.
+pub(crate) struct SentRequest<'a> {
+    pub(crate) api: Api,
+    pub(crate) body: &'a [u8],
+    /// Whether the gateway asked for the usage, and the client did not.
+    pub(crate) usage_injected: bool,
+}
+
+/// The request that continues this answer.
+pub(crate) fn continued(sent: &SentRequest<'_>, delivered: &DeliveredText) -> Continued {
+    let Ok(Value::Object(mut request)) = serde_json::from_slice::<Value>(sent.body) else {
+        return Continued::Impossible("the request is no JSON object");
+    };
+    if let Some(why) = obstacle(&request) {
+        return Continued::Impossible(why);
+    }
+    let wants_usage = request.get("stream_options").and_then(|options| options.get("include_usage"));
+    let wants_usage = !sent.usage_injected && wants_usage.is_some_and(|wants| *wants == true);
+    let is_used_up = reduce_limits(&mut request, delivered.tokens);
+    if delivered.is_finished || is_used_up {
+        let finish_reason = (!delivered.is_finished).then_some("length");
+        return match wants_usage {
+            false => Continued::Complete { finish_reason },
+            true => Continued::Impossible("the answer is complete, and its usage is lost"),
+        };
+    }
+    let added = match sent.api {
+        Api::Chat => add_to_messages(&mut request, &delivered.text),
+        _ => add_to_prompt(&mut request, &delivered.text),
+    };
+    match added {
+        Ok(()) => Continued::Body(Bytes::from(Value::Object(request).to_string())),
+        Err(why) => Continued::Impossible(why),
+    }
+}
+
+/// Why a request cannot be continued, whatever was delivered.
+fn obstacle(request: &Map<String, Value>) -> Option<&'static str> {
+    let is_unset = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => matches!(number.as_u64(), Some(0 | 1)),
+        Value::Array(values) => values.is_empty(),
+        _ => false,
+    };
+    let is_set = |name: &str| request.get(name).is_some_and(|value| !is_unset(value));
+    // Zero log probabilities are log probabilities of the chosen token.
+    let has_zero = |name: &str| request.get(name).is_some_and(Value::is_number);
+    if BINDING.iter().any(|name| is_set(name)) || has_zero("logprobs") || has_zero("prompt_logprobs") {
+        return Some("the request has a field that binds its answer");
+    }
+    if is_set("n") {
+        return Some("the request asks for several answers");
+    }
+    let is_text = |format: &Value| format.is_null() || format.get("type").is_some_and(|kind| *kind == "text");
+    if !request.get("response_format").is_none_or(is_text) {
+        return Some("the answer is bound to a format");
+    }
+    let is_free = |choice: &Value| choice.is_null() || *choice == "auto" || *choice == "none";
+    if !request.get("tool_choice").is_none_or(is_free) {
+        return Some("the answer is bound to a tool");
+    }
+    None
+}
+
+/// Reduces the limits by what was delivered. Returns whether nothing is left.
+fn reduce_limits(request: &mut Map<String, Value>, delivered: u32) -> bool {
+    let mut is_used_up = false;
+    for name in ["max_tokens", "max_completion_tokens"] {
+        if let Some(limit) = request.get(name).and_then(Value::as_u64) {
+            let left = limit.saturating_sub(delivered.into());
+            is_used_up |= left == 0;
+            request.insert(name.to_owned(), left.into());
+        }
+    }
+    if let Some(least) = request.get("min_tokens").and_then(Value::as_u64) {
+        request.insert("min_tokens".to_owned(), least.saturating_sub(delivered.into()).into());
+    }
+    is_used_up
+}
+
+/// Adds the text as the last message, which the worker continues.
+fn add_to_messages(request: &mut Map<String, Value>, text: &str) -> Result<(), &'static str> {
+    let continues = request.get("continue_final_message").is_some_and(|continues| *continues == true);
+    let messages = request.get_mut("messages").and_then(Value::as_array_mut).ok_or("no messages")?;
+    if continues {
+        let last = messages.last_mut().and_then(|last| last.get_mut("content"));
+        match last {
+            Some(Value::String(content)) => content.push_str(text),
+            _ => return Err("the message to continue is no text"),
+        }
+    } else if !text.is_empty() {
+        messages.push(json!({"role": "assistant", "content": text}));
+    }
+    if continues || !text.is_empty() {
+        request.insert("continue_final_message".to_owned(), true.into());
+        request.insert("add_generation_prompt".to_owned(), false.into());
+    }
+    Ok(())
+}
+
+fn add_to_prompt(request: &mut Map<String, Value>, text: &str) -> Result<(), &'static str> {
+    match request.get_mut("prompt") {
+        Some(Value::String(prompt)) => prompt.push_str(text),
+        Some(Value::Array(prompts)) => match &mut prompts[..] {
+            [Value::String(prompt)] => prompt.push_str(text),
+            _ if text.is_empty() => {}
+            _ => return Err("the prompt is no text"),
+        },
+        _ => return Err("the prompt is no text"),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivered(text: &str, tokens: u32) -> DeliveredText {
+        DeliveredText { text: text.to_owned(), tokens, ..DeliveredText::default() }
+    }
+
+    fn of(api: Api, request: &Value, delivered: &DeliveredText) -> Continued {
+        let body = request.to_string();
+        continued(&SentRequest { api, body: body.as_bytes(), usage_injected: false }, delivered)
+    }
+
+    fn body(api: Api, request: &Value, text: &str, tokens: u32) -> Value {
+        match of(api, request, &delivered(text, tokens)) {
+            Continued::Body(body) => serde_json::from_slice(&body).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_chat_gets_the_text_as_its_last_message_and_less_to_generate() {
+        let request = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 10,
+            "max_completion_tokens": 12, "min_tokens": 2, "temperature": 0.5, "tools": [{"type": "function"}]});
+        let body = body(Api::Chat, &request, "Hello", 3);
+        assert_eq!(body["messages"][1], json!({"role": "assistant", "content": "Hello"}));
+        assert_eq!((&body["max_tokens"], &body["max_completion_tokens"]), (&7.into(), &9.into()));
+        assert_eq!((&body["min_tokens"], &body["temperature"]), (&0.into(), &0.5.into()));
+        assert_eq!(body["continue_final_message"], true);
+        assert_eq!(body["add_generation_prompt"], false);
+    }
+
+    #[test]
+    fn a_message_that_the_client_began_is_continued() {
+        let messages = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Well, "}]);
+        let request =
+            json!({"messages": messages, "continue_final_message": true, "add_generation_prompt": false});
+        let body = body(Api::Chat, &request, "hello", 2);
+        assert_eq!(body["messages"][1]["content"], "Well, hello");
+        assert_eq!(body["messages"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_completion_gets_the_text_at_the_end_of_its_prompt() {
+        let whole = body(Api::Completions, &json!({"prompt": "Once", "max_tokens": 5}), " upon", 1);
+        assert_eq!((&whole["prompt"], &whole["max_tokens"]), (&"Once upon".into(), &4.into()));
+        assert_eq!(
+            body(Api::Completions, &json!({"prompt": ["Once"]}), " upon", 1)["prompt"][0],
+            "Once upon"
+        );
+        assert!(whole.get("continue_final_message").is_none());
+    }
+
+    #[test]
+    fn a_request_whose_worker_died_before_any_text_is_sent_as_it_was() {
+        let request = json!({"messages": [{"role": "user", "content": "hi"}]});
+        assert_eq!(body(Api::Chat, &request, "", 0), request);
+        assert_eq!(body(Api::Completions, &json!({"prompt": [1, 2]}), "", 0)["prompt"], json!([1, 2]));
+    }
+
+    #[test]
+    fn bound_answers_are_not_continued() {
+        for field in [
+            json!({"n": 2}),
+            json!({"best_of": 2}),
+            json!({"logprobs": true}),
+            json!({"logprobs": 0}),
+            json!({"top_logprobs": 3}),
+            json!({"echo": true}),
+            json!({"store": true}),
+            json!({"response_format": {"type": "json_object"}}),
+            json!({"guided_json": {"type": "object"}}),
+            json!({"structured_outputs": {"regex": "a"}}),
+            json!({"tool_choice": "required"}),
+            json!({"tool_choice": {"type": "function"}}),
+        ] {
+            let mut request = json!({"messages": [{"role": "user", "content": "hi"}]});
+            request.as_object_mut().unwrap().extend(field.as_object().unwrap().clone());
+            let continued = of(Api::Chat, &request, &delivered("x", 1));
+            assert!(matches!(continued, Continued::Impossible(_)), "{field}");
+        }
+        let free = json!({"messages": [{"role": "user", "content": "hi"}], "n": 1, "logprobs": false,
+            "response_format": {"type": "text"}, "tool_choice": "auto", "echo": false});
+        body(Api::Chat, &free, "x", 1);
+    }
+
+    #[test]
+    fn an_answer_of_which_only_the_end_was_lost_is_complete() {
+        let request = json!({"messages": [], "max_tokens": 3});
+        let all = of(Api::Chat, &request, &delivered("abc", 3));
+        assert_eq!(all, Continued::Complete { finish_reason: Some("length") });
+        let finished = DeliveredText { is_finished: true, ..delivered("ab", 2) };
+        let finished = of(Api::Chat, &request, &finished);
+        assert_eq!(finished, Continued::Complete { finish_reason: None });
+        let request = json!({"messages": [], "max_tokens": 3, "stream_options": {"include_usage": true}});
+        assert!(matches!(of(Api::Chat, &request, &delivered("abc", 3)), Continued::Impossible(_)));
+        let body = request.to_string();
+        let injected = SentRequest { api: Api::Chat, body: body.as_bytes(), usage_injected: true };
+        let all = continued(&injected, &delivered("abc", 3));
+        assert_eq!(all, Continued::Complete { finish_reason: Some("length") }, "the client wants no usage");
+    }
+}

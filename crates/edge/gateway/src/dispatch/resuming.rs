@@ -1,0 +1,108 @@
+//! A request whose stream another worker continues, see [`crate::continuation`].
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use tokio::time::Instant;
+use warmroute_fleet::Worker;
+use warmroute_prompt::Api;
+
+use super::{Dispatch, StartedResponse};
+use crate::attempt::Attempt;
+use crate::attempt_outcome::AttemptOutcome;
+use crate::continuation::Resumed;
+use crate::gateway_error::GatewayError;
+use crate::headers;
+use crate::intake::RequestBody;
+use crate::permit::Permit;
+use crate::relay::RelayParams;
+use crate::response_watch::Framing;
+use crate::status_class::StatusClass;
+use crate::upstream_body::BufferedBody;
+
+impl Dispatch {
+    /// Whether a response is a stream that another worker could continue.
+    pub(super) fn may_be_continued(&self, params: &RelayParams) -> bool {
+        let is_known = matches!(self.api, Api::Chat | Api::Completions) && self.intake.request.is_single;
+        let is_stream = params.framing == Framing::Events && params.outcome == AttemptOutcome::Ok;
+        let is_bound = self.requested_worker.is_some();
+        let is_allowed = self.config.continue_streams.allows(self.intake.request.prompt_tokens);
+        is_known && is_stream && !is_bound && is_allowed && !self.intake.body.is_upload()
+    }
+
+    /// Takes the request back from a response whose worker failed in the middle.
+    pub(crate) fn recover(&mut self, worker: Arc<Worker>, permit: Option<Permit>) {
+        self.failed_workers.push(worker.id);
+        self.suspects.push(worker);
+        self.permit = permit;
+        // The first token has come.
+        self.ttft_budget = None;
+    }
+
+    /// Whether the settings allow to continue a stream that was continued so often and has so many output tokens.
+    pub(crate) fn allows_continuation(&self, continuations: u32, output_tokens: u32) -> bool {
+        let tokens = self.intake.request.prompt_tokens.saturating_add(output_tokens);
+        continuations < self.config.continuations_max && self.config.continue_streams.allows(tokens)
+    }
+
+    pub(crate) fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+
+    /// Sends the request with the text so far to another worker.
+    pub(crate) async fn resume(&mut self, body: bytes::Bytes) -> Result<Resumed, GatewayError> {
+        let body = BufferedBody::spliced(&body, [None, None, None]).changed();
+        self.intake.body = RequestBody::Buffered(body);
+        let failures_max = self.failed_workers.len() + self.config.retries_max as usize;
+        loop {
+            let decision = match self.route() {
+                Err(refusal) if self.may_wait(&refusal) => {
+                    self.requeue().await?;
+                    continue;
+                }
+                routed => routed?,
+            };
+            let request_id = self.headers.get(headers::REQUEST_ID);
+            let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
+            let mut attempt =
+                Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
+            let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
+            let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
+            match self.try_worker(&upstream, &attempt.decision.worker).await {
+                Ok(started) if started.is_stream() => {
+                    attempt.mark_continuation();
+                    self.blame_suspects();
+                    return Ok(Resumed { attempt, upstream, started });
+                }
+                Ok(started) => self.reject(attempt, &started)?,
+                Err(error) => self.record_failure(attempt, &error),
+            }
+            let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if is_late || self.failed_workers.len() > failures_max {
+                return Err(GatewayError::NotReady);
+            }
+        }
+    }
+
+    /// Records a worker that does not continue the stream. A request that it calls wrong is wrong for all.
+    fn reject(&mut self, attempt: Attempt, started: &StartedResponse) -> Result<(), GatewayError> {
+        let status = started.head.status();
+        let class = StatusClass::of(status, started.head.headers());
+        if let StatusClass::Backpressure { pause } = class {
+            attempt.back_off(pause);
+        }
+        self.log_worker_error(&attempt, status.as_u16(), "worker does not continue the stream");
+        self.failed_workers.push(attempt.decision.worker.id);
+        attempt.reject(class);
+        match class {
+            StatusClass::Normal => Err(GatewayError::WorkerFailed(format!("status {status}"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl StartedResponse {
+    fn is_stream(&self) -> bool {
+        self.head.status() == StatusCode::OK && Framing::of(self.head.headers()) == Framing::Events
+    }
+}

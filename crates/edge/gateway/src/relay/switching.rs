@@ -1,0 +1,159 @@
+//! The switch of a relay to another worker, see [`crate::continuation`].
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use warmroute_fleet::Worker;
+
+use super::{OpenResponse, Relay, TruncatedResponse};
+use crate::continuation::{Continued, Resumed, SentRequest, continued};
+use crate::dispatch::Dispatch;
+use crate::permit::Permit;
+use crate::response_watch::ResponseWatch;
+use crate::upstream::UpstreamError;
+use crate::upstream_body::BufferedBody;
+
+/// What it takes to continue a stream on another worker.
+pub(crate) struct Continuation {
+    /// `None` during a switch.
+    dispatch: Option<Box<Dispatch>>,
+    /// The body as the first worker got it.
+    body: BufferedBody,
+    switches: u32,
+}
+
+impl Continuation {
+    pub(crate) fn new(dispatch: Box<Dispatch>, body: BufferedBody) -> Continuation {
+        Continuation { dispatch: Some(dispatch), body, switches: 0 }
+    }
+}
+
+/// A stream that is not as it should be, though its connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Defect {
+    /// The worker sent no event, or gave the answer up.
+    Broken,
+    /// The worker ended its response without the final event.
+    Unfinished,
+}
+
+/// What follows a failure.
+pub(super) enum AfterFailure {
+    /// Another worker is asked.
+    Switching,
+    /// The client gets these last bytes.
+    Ended(Result<Bytes, TruncatedResponse>),
+}
+
+impl Relay {
+    /// A stream whose worker is defective is continued if that is possible. Otherwise a broken one fails, and one that
+    /// only lacks its final event ends as it did.
+    pub(super) fn after_defect(&mut self, defect: Defect) -> AfterFailure {
+        if let Some(after) = self.begin_switch(&UpstreamError::Closed) {
+            return after;
+        }
+        if defect == Defect::Broken || self.params.needs_final_event() {
+            return AfterFailure::Ended(self.fail(&UpstreamError::Closed));
+        }
+        let rest = self.guard.take().map(|mut guard| guard.take_rest()).unwrap_or_default();
+        let last = self.open.as_mut().map(|open| open.inspect(rest)).unwrap_or_default();
+        self.finish();
+        AfterFailure::Ended(Ok(last))
+    }
+
+    pub(super) fn after_failure(&mut self, error: &UpstreamError) -> AfterFailure {
+        self.begin_switch(error).unwrap_or_else(|| AfterFailure::Ended(self.fail(error)))
+    }
+
+    /// Begins to continue the stream on another worker; `None` if it cannot be continued.
+    fn begin_switch(&mut self, error: &UpstreamError) -> Option<AfterFailure> {
+        let (guard, continuation) = (self.guard.as_mut()?, self.continuation.as_mut()?);
+        let dispatch = continuation.dispatch.as_ref()?;
+        let is_allowed = dispatch.allows_continuation(continuation.switches, guard.delivered.tokens);
+        if !error.is_worker_fault() || !is_allowed {
+            return None;
+        }
+        let body = continuation.body.concat();
+        let sent =
+            SentRequest { api: self.params.api, body: &body, usage_injected: self.params.usage_injected };
+        let continued = match guard.delivered.obstacle {
+            Some(why) => Continued::Impossible(why),
+            None => continued(&sent, &guard.delivered),
+        };
+        let body = match continued {
+            Continued::Body(body) => body,
+            Continued::Complete { finish_reason } => {
+                let last = guard.closing_events(self.params.api, finish_reason);
+                let last = self.open.as_mut().map_or_else(Bytes::new, |open| open.inspect(last));
+                self.end_open(error);
+                return Some(AfterFailure::Ended(Ok(last)));
+            }
+            Continued::Impossible(why) => {
+                self.gateway.metrics.count_continuation("impossible");
+                tracing::info!(why, "a stream whose worker failed cannot be continued");
+                return None;
+            }
+        };
+        let mut dispatch = continuation.dispatch.take()?;
+        continuation.switches += 1;
+        guard.begin_next();
+        let (worker, permit) = self.end_open(error)?;
+        dispatch.recover(worker, permit);
+        self.switch = Some(Box::pin(async move {
+            let resumed = dispatch.resume(body).await;
+            (dispatch, resumed)
+        }));
+        Some(AfterFailure::Switching)
+    }
+
+    /// Ends the attempt of a worker that failed. Returns the worker, and the permit that the request keeps.
+    fn end_open(&mut self, error: &UpstreamError) -> Option<(Arc<Worker>, Option<Permit>)> {
+        let mut open = self.open.take()?;
+        open.watch.charge_partial_answer();
+        let OpenResponse { response, watch: ResponseWatch { attempt, permit, .. }, .. } = open;
+        let worker = Arc::clone(&attempt.decision.worker);
+        self.end_failed(attempt, error);
+        drop(response);
+        Some((worker, permit))
+    }
+
+    /// Waits for the next worker's response. Ready with the last bytes if there is none.
+    pub(super) fn poll_switch(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, TruncatedResponse>>> {
+        let Some(switch) = &mut self.switch else { return Poll::Ready(None) };
+        let polled = match switch.as_mut().poll(cx) {
+            Poll::Pending if self.params.drain.is_aborted() => {
+                self.switch = None;
+                return Poll::Ready(Some(self.fail(&UpstreamError::ShuttingDown)));
+            }
+            polled => ready!(polled),
+        };
+        self.switch = None;
+        let (mut dispatch, resumed) = polled;
+        match resumed {
+            Ok(Resumed { attempt, upstream, started }) => {
+                let mut open =
+                    OpenResponse::new(started.response, attempt, dispatch.take_permit(), &self.params);
+                let tokens = self.guard.as_ref().map_or(0, |guard| guard.delivered.tokens);
+                open.watch.set_streamed_before(tokens);
+                (self.open, self.upstream) = (Some(open), upstream);
+                if let Some(continuation) = &mut self.continuation {
+                    continuation.dispatch = Some(dispatch);
+                }
+                self.first = started.first.map(|chunk| self.take_chunk(chunk));
+                self.finish_if_over();
+                Poll::Ready(None)
+            }
+            Err(refusal) => {
+                let why = refusal.to_string();
+                tracing::warn!(why, "no worker continues a stream whose worker failed");
+                self.gateway.metrics.count_continuation("failed");
+                drop(dispatch);
+                Poll::Ready(Some(self.fail(&UpstreamError::Closed)))
+            }
+        }
+    }
+}

@@ -53,6 +53,16 @@ impl Engines {
         Gateway::start_with_env(&urls, &flags.collect::<Vec<_>>(), &ONE_HEAP)
     }
 
+    /// A gateway without settings of its own that follows the engines' events.
+    pub fn plain_gateway(&self, flags: &[&str]) -> Gateway {
+        let urls: Vec<&str> = self.engines.iter().map(|engine| engine.url.as_str()).collect();
+        let folder = model_folder();
+        let gateway = Gateway::start(&urls, &[&["--model-path", &folder], flags].concat());
+        gateway.wait_for_ready(self.size());
+        wait_for_views(&gateway);
+        gateway
+    }
+
     pub fn size(&self) -> usize {
         self.engines.len()
     }

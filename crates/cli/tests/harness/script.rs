@@ -206,6 +206,11 @@ fn serve<S: Fn(ReceivedRequest)>(mut stream: TcpStream, stage: &ServerState<S>) 
                 let is_sleeping = stage.is_sleeping.lock().unwrap().unwrap_or_default();
                 Some(format!(r#"{{"is_sleeping":{is_sleeping}}}"#))
             }
+            // Clients' requests have an id; without one the gateway asks for itself.
+            ("/tokenize", _) if !head.contains("x-request-id") => {
+                stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").unwrap();
+                continue;
+            }
             // The engine has no sleep mode and publishes no events.
             ("/is_sleeping" | "/kv_event_sources" | "/server_info" | "/get_server_info", _) => {
                 stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").unwrap();

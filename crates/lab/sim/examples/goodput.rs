@@ -2,7 +2,7 @@
 //! queue of fixed length, and with time budgets.
 //!
 //! `cargo run --release -p warmroute-sim --example goodput` prints the table of docs/reliability.md. Traffic is
-//! Azure-like (`azure`, nothing shared) on four engines for two minutes. Capacity is the highest rate, in steps of
+//! Azure-like (`azure`, nothing shared) on two engines for a minute. Capacity is the highest rate, in steps of
 //! 2 %, at which 99 % of the requests are in time without shedding. The fixed lengths are requests in flight per engine;
 //! `Retry-After` is not obeyed: refused requests are gone.
 #![expect(clippy::print_stdout, reason = "a command for people: what it prints is what it is for")]
@@ -11,8 +11,8 @@ use warmroute_engine::Profile;
 use warmroute_sim::{Config, Outcome, Rule, Shedding, Workload, WorkloadScale, run};
 use warmroute_types::Micros;
 
-const WORKERS: usize = 4;
-const SECONDS: f64 = 120.0;
+const WORKERS: usize = 2;
+const SECONDS: f64 = 60.0;
 /// Requests a second of the workload at its own rate.
 const AZURE_PER_S: f64 = 80.0;
 const BUDGET: Micros = Micros::from_millis(1_000);
@@ -36,7 +36,7 @@ fn main() {
 /// The highest rate that is served in time without shedding.
 fn capacity() -> f64 {
     let is_met = |rate: f64| in_time(&simulate(rate, Shedding::Off)) >= 0.99 * rate;
-    let mut rate = 20.0;
+    let mut rate = 8.0;
     while is_met(rate * 1.2) {
         rate *= 1.2;
     }

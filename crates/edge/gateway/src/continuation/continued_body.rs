@@ -128,6 +128,18 @@ fn reduce_limits(request: &mut Map<String, Value>, delivered: u32) -> bool {
     is_used_up
 }
 
+/// The body with limits for another number of delivered tokens. At least one token is left.
+pub(crate) fn with_limits_for(body: &[u8], counted: u32, delivered: u32) -> Option<Bytes> {
+    let Ok(Value::Object(mut request)) = serde_json::from_slice::<Value>(body) else { return None };
+    for (name, least) in [("max_tokens", 1), ("max_completion_tokens", 1), ("min_tokens", 0)] {
+        if let Some(limit) = request.get(name).and_then(Value::as_u64) {
+            let left = limit.saturating_add(counted.into()).saturating_sub(delivered.into());
+            request.insert(name.to_owned(), left.max(least).into());
+        }
+    }
+    Some(Bytes::from(Value::Object(request).to_string()))
+}
+
 /// Adds the text as the last message, which the worker continues.
 fn add_to_messages(request: &mut Map<String, Value>, text: &str) -> Result<(), &'static str> {
     let continues = request.get("continue_final_message").is_some_and(|continues| *continues == true);
@@ -219,6 +231,19 @@ mod tests {
         let request = json!({"messages": [{"role": "user", "content": "hi"}]});
         assert_eq!(body(Api::Chat, &request, "", 0), request);
         assert_eq!(body(Api::Completions, &json!({"prompt": [1, 2]}), "", 0)["prompt"], json!([1, 2]));
+    }
+
+    #[test]
+    fn limits_follow_a_new_count() {
+        let limits = |body: &Value, counted, delivered| -> Value {
+            let body = with_limits_for(body.to_string().as_bytes(), counted, delivered).unwrap();
+            serde_json::from_slice(&body).unwrap()
+        };
+        let body = json!({"max_tokens": 7, "min_tokens": 1, "prompt": "x"});
+        assert_eq!(limits(&body, 3, 5), json!({"max_tokens": 5, "min_tokens": 0, "prompt": "x"}));
+        assert_eq!(limits(&body, 3, 2)["max_tokens"], 8);
+        assert_eq!(limits(&body, 3, 30)["max_tokens"], 1);
+        assert_eq!(with_limits_for(b"[]", 1, 2), None);
     }
 
     #[test]

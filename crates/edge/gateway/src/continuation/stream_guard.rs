@@ -82,9 +82,10 @@ impl StreamGuard {
         }
     }
 
-    /// Prepares for the events of the next worker.
-    pub(crate) fn begin_next(&mut self) {
+    /// Prepares for the events of the next worker, which counts the text so far as this many tokens.
+    pub(crate) fn begin_next(&mut self, tokens: u32) {
         self.splitter.take_rest();
+        self.delivered.tokens = tokens;
         self.delivered.begin_next();
         self.rewriter = Some(EventRewriter::new(self.delivered.head.clone(), self.delivered.tokens));
     }
@@ -146,7 +147,7 @@ mod tests {
             let stream = format!("{}: ping\n\n{}{end}", token("a"), token("b"));
             let (text, _) = passed(&mut guard, &stream);
             assert_eq!(text, format!("{}: ping\n\n{}", token("a"), token("b")), "{end}");
-            guard.begin_next();
+            guard.begin_next(2);
             let (text, state) = passed(&mut guard, &token("c").replace("\"a\"", "\"z\""));
             assert_eq!(state, GuardedState::Intact);
             assert!(text.contains("\"a\"") && !text.contains("\"z\""), "{text}");

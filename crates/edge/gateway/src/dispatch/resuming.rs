@@ -1,16 +1,18 @@
 //! A request whose stream another worker continues, see [`crate::continuation`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::Instant;
 use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
+use warmroute_wire::HttpClient;
 
 use super::{Dispatch, StartedResponse};
 use crate::attempt::Attempt;
 use crate::attempt_outcome::AttemptOutcome;
-use crate::continuation::Resumed;
+use crate::continuation::{Remainder, Resumed};
 use crate::gateway_error::GatewayError;
 use crate::headers;
 use crate::intake::RequestBody;
@@ -19,6 +21,9 @@ use crate::relay::RelayParams;
 use crate::response_watch::Framing;
 use crate::status_class::StatusClass;
 use crate::upstream_body::BufferedBody;
+
+/// How long the next worker may take to count tokens. Without a count the stream goes on, by events.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Dispatch {
     /// Whether a response is a stream that another worker could continue.
@@ -50,9 +55,8 @@ impl Dispatch {
     }
 
     /// Sends the request with the text so far to another worker.
-    pub(crate) async fn resume(&mut self, body: bytes::Bytes) -> Result<Resumed, GatewayError> {
-        let body = BufferedBody::spliced(&body, [None, None, None]).changed();
-        self.intake.body = RequestBody::Buffered(body);
+    pub(crate) async fn resume(&mut self, mut remainder: Remainder) -> Result<Resumed, GatewayError> {
+        let mut is_counted = false;
         let failures_max = self.failed_workers.len() + self.config.retries_max as usize;
         loop {
             let decision = match self.route() {
@@ -68,11 +72,17 @@ impl Dispatch {
                 Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
             let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
             let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
+            if !is_counted && let Some(tokens) = self.count_tokens(&attempt, &remainder.text).await {
+                remainder.recount(tokens);
+                is_counted = true;
+            }
+            let body = BufferedBody::spliced(&remainder.body, [None, None, None]).changed();
+            self.intake.body = RequestBody::Buffered(body);
             match self.try_worker(&upstream, &attempt.decision.worker).await {
                 Ok(started) if started.is_stream() => {
                     attempt.mark_continuation();
                     self.blame_suspects();
-                    return Ok(Resumed { attempt, upstream, started });
+                    return Ok(Resumed { tokens_before: remainder.tokens, attempt, upstream, started });
                 }
                 Ok(started) => self.reject(attempt, &started)?,
                 Err(error) => self.record_failure(attempt, &error),
@@ -82,6 +92,23 @@ impl Dispatch {
                 return Err(GatewayError::NotReady);
             }
         }
+    }
+
+    /// The tokens of a text as a worker counts them, if it has vLLM's `/tokenize`. Engines may send several tokens in
+    /// one event, so events do not tell.
+    async fn count_tokens(&self, attempt: &Attempt, text: &str) -> Option<u32> {
+        #[derive(serde::Deserialize)]
+        struct Count {
+            count: u32,
+        }
+        let url = &attempt.decision.worker.address.url;
+        let mut client = HttpClient::new(url, COUNT_TIMEOUT, self.config.dialer.clone());
+        let model = self.intake.request.model.as_deref();
+        let body = serde_json::json!({"model": model, "prompt": text, "add_special_tokens": false});
+        let (status, answer) = client.post("/tokenize", body.to_string().into()).await.ok()?;
+        let count: Count = serde_json::from_slice(&answer).ok().filter(|_| status == StatusCode::OK)?;
+        // An absurd number would leave nothing to generate.
+        Some(count.count).filter(|count| *count as usize <= text.len())
     }
 
     /// Records a worker that does not continue the stream. A request that it calls wrong is wrong for all.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use warmroute_fleet::Worker;
 
 use super::{OpenResponse, Relay, TruncatedResponse};
-use crate::continuation::{Continued, Resumed, SentRequest, continued};
+use crate::continuation::{Continued, Remainder, Resumed, SentRequest, continued};
 use crate::dispatch::Dispatch;
 use crate::permit::Permit;
 use crate::response_watch::ResponseWatch;
@@ -97,11 +97,11 @@ impl Relay {
         };
         let mut dispatch = continuation.dispatch.take()?;
         continuation.switches += 1;
-        guard.begin_next();
+        let (text, tokens) = (guard.delivered.text.clone(), guard.delivered.tokens);
         let (worker, permit) = self.end_open(error)?;
         dispatch.recover(worker, permit);
         self.switch = Some(Box::pin(async move {
-            let resumed = dispatch.resume(body).await;
+            let resumed = dispatch.resume(Remainder { body, text, tokens }).await;
             (dispatch, resumed)
         }));
         Some(AfterFailure::Switching)
@@ -134,11 +134,11 @@ impl Relay {
         self.switch = None;
         let (mut dispatch, resumed) = polled;
         match resumed {
-            Ok(Resumed { attempt, upstream, started }) => {
+            Ok(Resumed { tokens_before, attempt, upstream, started }) => {
                 let mut open =
                     OpenResponse::new(started.response, attempt, dispatch.take_permit(), &self.params);
-                let tokens = self.guard.as_ref().map_or(0, |guard| guard.delivered.tokens);
-                open.watch.set_streamed_before(tokens);
+                self.guard.iter_mut().for_each(|guard| guard.begin_next(tokens_before));
+                open.watch.set_streamed_before(tokens_before);
                 (self.open, self.upstream) = (Some(open), upstream);
                 if let Some(continuation) = &mut self.continuation {
                     continuation.dispatch = Some(dispatch);

@@ -15,6 +15,7 @@ use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId};
 
 use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
 use crate::decision::{Decision, Expectation};
+use crate::demand::Demand;
 use crate::estimate::{EstimateTime, PromptOverlap, WorkerEstimate};
 use crate::presumed_shortfall::PresumedShortfall;
 use crate::presumption_guard::PresumptionGuard;
@@ -72,6 +73,7 @@ struct DecisionState {
     /// Presumed overlap of the current prompt in bytes, by worker index; zero between decisions.
     overlap_bytes: Vec<u32>,
     turn: u64,
+    demand: Demand,
 }
 
 /// A worker, with the fields that every decision reads copied beside the pointer. Following thousands of
@@ -92,6 +94,8 @@ pub(crate) struct DecisionContext<'a> {
     pub speculations: &'a Speculations,
     /// Number of peers with a lower id.
     pub router_rank: u32,
+    /// Number of routers that share the fleet, this one included.
+    pub routers: u32,
     /// Load that peers may have assigned without this router knowing.
     pub unpropagated_load: Micros,
     pub report_age_max: Micros,
@@ -248,6 +252,8 @@ impl OpenDecision<'_> {
         let OpenDecision { context, request, .. } = self;
         let Choice { index: chosen, reason } = choice;
         self.state.turn = self.state.turn.wrapping_add(1);
+        let prefill_ms = self.state.candidates[chosen].estimate.prefill_ms;
+        self.state.demand.note(prefill_ms, context.now);
         let Member { worker, expectation, features, .. } = self.state.member(chosen);
         let (worker, expectation, features) = (Arc::clone(worker), *expectation, *features);
         let is_looked_up =
@@ -355,7 +361,7 @@ impl DecisionState {
         }
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.holder.index()] = 0);
         self.discount_common_prefix(fleet, *now);
-        self.rank();
+        self.rank(input.context.routers);
     }
 
     /// Sets `lacking_ms`: the time for a prefix that the other candidates hold and this one lacks.
@@ -381,13 +387,15 @@ impl DecisionState {
         }
     }
 
-    /// Sets `anywhere_ms` and notes the candidates with the lowest expected-TTFT cost.
-    fn rank(&mut self) {
+    /// Sets `anywhere_ms` and `followers`, and notes the candidates with the lowest expected-TTFT cost.
+    fn rank(&mut self, routers: u32) {
         let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
         let anywhere_ms = works_ms.fold(f32::INFINITY, f32::min);
+        let followers_per_ms = self.demand.followers_per_ms(self.members.len(), routers);
         self.next_best = NextBest::default();
         for (index, candidate) in self.candidates.iter_mut().enumerate() {
             candidate.estimate.anywhere_ms = anywhere_ms;
+            candidate.estimate.followers = followers_per_ms * (candidate.estimate.work_ms() + anywhere_ms);
             self.next_best.offer(index, ExpectedTtft::default().cost_ms(candidate));
         }
     }

@@ -166,6 +166,7 @@ impl<P: Policy> Router<P> {
             index: &self.index,
             speculations: &self.speculations,
             router_rank: sharing.map_or(0, |sharing| sharing.rank()),
+            routers: sharing.map_or(1, |sharing| sharing.routers()),
             unpropagated_load: sharing.map_or(Micros::ZERO, |sharing| sharing.unpropagated_load()),
             report_age_max: self.config.report_age_max,
             without_view: self.config.without_view,

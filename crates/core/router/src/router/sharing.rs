@@ -64,6 +64,7 @@ impl<P: Policy> Peering<'_, P> {
         self.apply_local_changes(sharing, &mut peer_state, now);
         sharing.set_rank(peer_state.peers.rank());
         let others = peer_state.peers.ids().count();
+        sharing.set_routers(others + 1);
         sharing.set_unpropagated_load(peer_state.unpropagated_load.expected(
             others,
             peer_state.peers.one_way_delay(),

@@ -2,8 +2,9 @@
 //!
 //! Work that a request adds to a worker delays those that come later. By how much follows from the arrivals per worker
 //! and the share of time that workers are busy: extra work of `w` milliseconds is made up only while the worker would
-//! have been idle, so it delays `arrivals × w / 2 / (1 - busy)` requests by `w` each. Only a request that comes to a
-//! busy worker can be delayed, which is the case with probability `busy`.
+//! have been idle, so it delays `arrivals × w / 2 / (1 - busy)` requests by `w` each. Requests that find another worker
+//! free are not delayed. The share of those that find none is `busy` to the power of `√(2 (workers + 1)) - 1`:
+//! Sakasegawa's approximation for queues with several servers.
 
 use warmroute_types::Micros;
 
@@ -43,7 +44,8 @@ impl Demand {
     pub fn followers_per_ms(&self, workers: usize, routers: u32) -> f32 {
         let share = routers as f32 / (workers.max(1) as f32 * self.observed_ms.max(OBSERVED_MS_MIN));
         let (arrivals_per_ms, busy) = (self.prompts * share, (self.work_ms * share).min(BUSY_MAX));
-        arrivals_per_ms * busy / (1.0 - busy) / 2.0
+        let delayed = busy.powf((2.0 * (workers as f32 + 1.0)).sqrt() - 1.0);
+        arrivals_per_ms * delayed / (1.0 - busy) / 2.0
     }
 }
 
@@ -61,8 +63,8 @@ mod tests {
     #[test]
     fn followers_grow_with_the_rate_and_without_bound_only_near_capacity() {
         let per_ms = |per_s| demand(per_s).followers_per_ms(4, 1);
-        // 20 prompts/s on 4 workers: 5/s each, half of the time busy.
-        assert!((per_ms(20) - 0.005 * 0.5 / 0.5 / 2.0).abs() < 1e-4, "{}", per_ms(20));
+        // 20 prompts/s on 4 workers: 5/s each, half of the time busy; 22 % find no other worker free.
+        assert!((per_ms(20) - 0.005 * 0.223 / 0.5 / 2.0).abs() < 1e-4, "{}", per_ms(20));
         assert!(per_ms(2) < per_ms(20) / 50.0);
         assert!(per_ms(36) > 8.0 * per_ms(20));
         assert!(per_ms(400) < 1.0, "beyond capacity it grows with the rate only");
@@ -71,8 +73,9 @@ mod tests {
     #[test]
     fn workers_share_the_demand_and_routers_add_to_it() {
         let demand = demand(20);
-        assert_eq!(demand.followers_per_ms(4, 1), demand.followers_per_ms(8, 2));
-        assert!(demand.followers_per_ms(8, 1) < demand.followers_per_ms(4, 1));
+        let per_ms = |workers, routers| demand.followers_per_ms(workers, routers);
+        assert!(per_ms(8, 1) < per_ms(4, 1) && per_ms(4, 1) < per_ms(4, 2));
+        assert!(per_ms(8, 2) < per_ms(4, 1), "as busy, but there are more that may be free");
     }
 
     #[test]

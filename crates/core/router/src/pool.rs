@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use warmroute_fleet::{BookedWork, Booking, Fleet, PrefillFeatures, Worker, WorkerLoadView, WorkerView};
 use warmroute_index::{Index, Reach, Span};
 use warmroute_policy::{Candidate, Choice, ExpectedTtft, PolicyRequest};
-use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId};
+use warmroute_types::{CacheView, Micros, WorkerId};
 
 use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
 use crate::decision::{Decision, Expectation};
@@ -70,8 +70,6 @@ struct DecisionState {
     next_best: NextBest,
     /// The longest overlap of any candidate, in tokens.
     longest_match: u32,
-    /// Presumed overlap of the current prompt in bytes, by worker index; zero between decisions.
-    overlap_bytes: Vec<u32>,
     turn: u64,
     demand: Demand,
 }
@@ -137,14 +135,32 @@ enum PausedWorkers {
 }
 
 impl Pool {
+    /// A pool without members.
+    pub(crate) fn new(tokens: TokenRate) -> Pool {
+        Pool { tokens, ..Pool::default() }
+    }
+
     /// Replaces the members; the turn count continues. Once this returns, no decision can choose a former
-    /// member.
-    pub(crate) fn set_members(&self, members: Vec<Arc<Worker>>) {
+    /// member. Memory is allocated and freed outside the section.
+    pub(crate) fn set_members(&self, mut workers: Vec<Arc<Worker>>) {
+        workers.sort_unstable_by_key(|worker| worker.id);
+        let is_same = |member: &Member, worker: &Arc<Worker>| Arc::ptr_eq(&member.worker, worker);
+        let has_these = |members: &[Member]| {
+            members.len() == workers.len()
+                && members.iter().zip(&workers).all(|(one, other)| is_same(one, other))
+        };
+        if has_these(&self.section.lock().members) {
+            return;
+        }
+        let candidates = Vec::with_capacity(workers.len());
+        let members: Vec<Member> = workers.into_iter().map(Member::from).collect();
         let mut section = self.section.lock();
-        section.candidates = Vec::with_capacity(members.len());
-        section.overlap_bytes.resize(MAX_WORKERS, 0);
-        section.members = members.into_iter().map(Member::from).collect();
-        section.members.sort_unstable_by_key(|member| member.id);
+        let former = (
+            std::mem::replace(&mut section.members, members),
+            std::mem::replace(&mut section.candidates, candidates),
+        );
+        drop(section);
+        drop(former);
     }
 
     /// Whether any of these workers is a member.
@@ -162,12 +178,11 @@ impl Pool {
     pub(crate) fn vacancy(&self, fleet: &Fleet, avoid: &[WorkerId], in_flight_max: u32) -> Vacancy {
         let section = self.section.lock();
         let others = section.members.iter().filter(|member| !avoid.contains(&member.id));
-        let mut ready =
-            others.map(|member| fleet.load_view(member.id)).filter(WorkerLoadView::takes_requests).peekable();
+        let mut ready = others.filter_map(|member| fleet.in_flight_if_ready(member.id)).peekable();
         if ready.peek().is_none() {
             return Vacancy::NoWorker;
         }
-        if ready.any(|load| load.in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
+        if ready.any(|in_flight| in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
     }
 
     /// Tokens of the prompt: those that engines have counted, plus an estimate of the rest.
@@ -205,6 +220,7 @@ impl Pool {
         if let Some(prompt) = request.prompt.filter(|&prompt| walked != Some(version(prompt))) {
             scratch.walk(context.index, prompt);
         }
+        scratch.sort_presumed(request.prompt);
         let input = CandidateInput { pool: self, context, request, prompt_tokens, scratch };
         state.fill_candidates(&input, PausedWorkers::Skip);
         // A paused worker is better than none. A retried request does not fall back to paused workers,
@@ -248,7 +264,7 @@ impl OpenDecision<'_> {
     }
 
     /// Books the request on the chosen worker and presumes the prompt there, whose chunks are `spans`.
-    pub(crate) fn book(mut self, policy: &'static str, choice: Choice, spans: &[Span]) -> Decision {
+    pub(crate) fn book(mut self, policy: &'static str, choice: Choice, spans: &Arc<Vec<Span>>) -> Decision {
         let OpenDecision { context, request, .. } = self;
         let Choice { index: chosen, reason } = choice;
         self.state.turn = self.state.turn.wrapping_add(1);
@@ -286,8 +302,8 @@ impl OpenDecision<'_> {
         }
     }
 
-    /// Presumes the prompt on the chosen worker.
-    fn presume(&self, worker: WorkerId, spans: &[Span]) -> Option<PresumptionGuard> {
+    /// Presumes the prompt on the chosen worker. The index takes it in after the section.
+    fn presume(&self, worker: WorkerId, spans: &Arc<Vec<Span>>) -> Option<PresumptionGuard> {
         let (context, prompt) = (self.context, self.request.prompt?);
         let presumed = PresumptionGuard::make(context.index, worker, prompt.root, spans, context.now);
         // After the presumption: a reader of the new version must see it.
@@ -323,8 +339,6 @@ impl DecisionState {
     /// Fills the candidates from the ready members.
     fn fill_candidates(&mut self, input: &CandidateInput<'_>, paused: PausedWorkers) {
         let CandidateInput { context: DecisionContext { fleet, now, .. }, request, scratch, .. } = *input;
-        let overlaps = if request.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
-        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.holder.index()] = overlap.reach.bytes);
         self.candidates.clear();
         self.longest_match = 0;
         // Neighbouring members mostly serve the same model, so its cost is read once.
@@ -337,7 +351,7 @@ impl DecisionState {
             if !has_room || is_skipped || request.avoid.contains(&member.id) {
                 continue;
             }
-            member.expectation = input.expectation(member.id, &load, self.overlap_bytes[member.id.index()]);
+            member.expectation = input.expectation(member.id, &load, scratch.overlap_bytes(member.id));
             let found = input.overlap(member.id, &load, &member.expectation);
             let forecast = fleet.forecast(member.id, *now);
             if forecast.kind != kind {
@@ -359,7 +373,6 @@ impl DecisionState {
                 waiting: load.waiting(*now, input.context.report_age_max),
             });
         }
-        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.holder.index()] = 0);
         self.discount_common_prefix(fleet, *now);
         self.rank(input.context.routers);
     }

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{AnswerProgress, Fleet, HealthConfig};
 use warmroute_index::Index;
 use warmroute_policy::Policy;
-use warmroute_types::{CacheView, Micros, WorkerId};
+use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId};
 
 use crate::decision::{Decision, NoRoute};
 use crate::outcome::{Observed, Outcome};
@@ -59,6 +59,12 @@ pub struct Router<P> {
     /// Concurrency limit of a worker, in requests.
     in_flight_max: AtomicU32,
     pools: RwLock<Pools>,
+    /// Held while the fleet's members change, one change after another. Decisions do not take it.
+    changes: Mutex<()>,
+    /// By worker index: held while the cache of a slot is cleared for its next worker.
+    clears: Box<[Mutex<()>]>,
+    /// Held while peers' requests are booked: a worker that was found must not lose its slot before it is booked.
+    peer_bookings: RwLock<()>,
     reported: Reported,
     speculations: Speculations,
     sharing: OnceLock<Arc<Sharing>>,
@@ -83,6 +89,9 @@ impl<P: Policy> Router<P> {
             in_flight_max: AtomicU32::new(config.in_flight_max),
             config,
             pools: RwLock::default(),
+            changes: Mutex::default(),
+            clears: (0..MAX_WORKERS).map(|_| Mutex::default()).collect(),
+            peer_bookings: RwLock::default(),
             reported: Reported::default(),
             speculations: Speculations::default(),
             sharing: OnceLock::new(),
@@ -106,6 +115,8 @@ impl<P: Policy> Router<P> {
         let choice = policies.acting().choose(&open.policy_request, open.candidates());
         policies.compare_shadows(&open.policy_request, open.candidates(), choice.index);
         let mut decision = open.book(policies.acting().name(), choice, &scratch.spans);
+        // After the section: storing a new prompt allocates.
+        self.index.apply_pending();
         let announce =
             |sharing: &Arc<Sharing>| sharing.announce(decision.booking_record(request, &scratch.spans));
         decision.assignment_guard = self.sharing.get().map(announce);

@@ -15,8 +15,8 @@ use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources, check_endpoints};
 use warmroute_gateway::{
-    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, Timeouts, Token, WorkerChoice,
-    WorkerLimit,
+    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, SessionKeys, Timeouts, Token,
+    WorkerChoice, WorkerLimit,
 };
 use warmroute_operate::PickerPlan;
 use warmroute_picker::ConformanceHeaders;
@@ -221,7 +221,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         body_bytes_max: value_of(requests.max_payload_size).0,
         bodies_bytes_max: value_of(requests.max_buffered_bytes).0,
         aliases: options.aliases.clone().into_iter().collect(),
-        session_keys: session_keys.map_err(anyhow::Error::msg).context("session-keys")?,
+        session_keys: SessionKeys::new(session_keys.map_err(anyhow::Error::msg).context("session-keys")?),
         prefix: PrefixRule {
             span: value_of(routing.prefix_key),
             tokens: value_of(routing.prefix_token_count),

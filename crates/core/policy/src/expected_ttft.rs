@@ -4,10 +4,11 @@
 //!
 //! ```text
 //! work = prefill - lacking
-//! cost = queue + work + prompts ahead × (work - anywhere) + 10 × step
+//! cost = queue + adapter + work + prompts ahead × (work - anywhere) + 10 × step
 //! ```
 //!
-//! - *queue* and *prefill* are this request's own wait.
+//! - *queue*, *adapter* and *prefill* are this request's own wait. *adapter* is the load of a LoRA adapter that the worker
+//!   does not hold.
 //! - *prompts ahead × (work - anywhere)* is the delay to later requests, of which as many are expected as
 //!   wait now. *anywhere* is the work that the request costs on every worker, so only the excess counts:
 //!   longer queues make cache hits worth more.
@@ -66,6 +67,7 @@ impl ExpectedTtft {
         let estimate = &candidate.estimate;
         let work_ms = estimate.prefill_ms - weight(CostTerm::Lacking, estimate.lacking_ms);
         weight(CostTerm::Queue, estimate.queue_ms)
+            + estimate.adapter_ms
             + work_ms
             + (work_ms - estimate.anywhere_ms) * weight(CostTerm::Followers, estimate.prompts_ahead as f32)
             + estimate.step_ms * weight(CostTerm::Step, STEPS)

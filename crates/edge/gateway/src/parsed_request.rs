@@ -12,6 +12,7 @@ use crate::cached_tokens::CachedTokens;
 use crate::gateway::Gateway;
 use crate::keys::Tenant;
 use crate::prompt_keys::PromptKeys;
+use crate::stored_objects::StoredUse;
 use crate::upstream_body::BufferedBody;
 use crate::{Config, UsageInjection};
 
@@ -44,6 +45,8 @@ pub(crate) struct ParsedRequest {
     pub cache_salt: Option<String>,
     /// Whether the client sees how much was cached.
     pub cached_tokens: CachedTokens,
+    /// Stored responses that the request continues, reads or makes.
+    pub stored: StoredUse,
     /// Fields for the trace, if one is recorded.
     pub trace_fields: Option<TraceFields>,
 }
@@ -82,6 +85,7 @@ impl Default for ParsedRequest {
             usage_injected: false,
             cache_salt: None,
             cached_tokens: CachedTokens::Shown,
+            stored: StoredUse::default(),
             trace_fields: None,
         }
     }
@@ -149,6 +153,7 @@ impl ParsedRequest {
             cached_tokens: tenant
                 .and_then(|tenant| tenant.rights.cached_tokens)
                 .unwrap_or(config.cached_tokens),
+            stored: StoredUse::of_body(body),
             trace_fields: is_recorded.then(|| TraceFields {
                 session: config.session_keys.find(headers, body),
                 sketch: sketch(body, gateway),
@@ -176,6 +181,7 @@ impl ParsedRequest {
             session_key: self.session_key,
             prefix_key: self.prefix_key,
             avoid,
+            stored_at: self.stored.worker,
             known_tokens: None,
             delivery: self.delivery,
             content: self.prompt.as_ref().map_or_else(Content::default, |keys| keys.content),

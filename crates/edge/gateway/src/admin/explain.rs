@@ -132,6 +132,7 @@ fn describe(gateway: &Gateway, candidate: &CandidateRecord, role: CandidateRole)
         "in_flight": numbers.in_flight,
         "prompts_ahead": estimate.prompts_ahead,
         "queue_ms": rounded(estimate.queue_ms.into()),
+        "adapter_ms": rounded(estimate.adapter_ms.into()),
         "prefill_ms": rounded(estimate.prefill_ms.into()),
         "lacking_ms": rounded(estimate.lacking_ms.into()),
         "anywhere_ms": rounded(estimate.anywhere_ms.into()),

@@ -4,10 +4,11 @@
 //!
 //! ```text
 //! work = prefill - lacking
-//! cost = queue + work + (prompts ahead + followers) × (work - anywhere) + 10 × step
+//! cost = queue + adapter + work + (prompts ahead + followers) × (work - anywhere) + 10 × step
 //! ```
 //!
-//! - *queue* and *prefill* are this request's own wait.
+//! - *queue*, *adapter* and *prefill* are this request's own wait. *adapter* is the load of a LoRA adapter that the worker
+//!   does not hold.
 //! - *(prompts ahead + followers) × (work - anywhere)* is the delay to later requests: as many as wait now, and
 //!   those that come while the worker computes the request. *anywhere* is the work that the request costs on every
 //!   worker, so only the excess counts: longer queues and busier workers make cache hits worth more.
@@ -69,6 +70,7 @@ impl ExpectedTtft {
         let work_ms = estimate.prefill_ms - weight(CostTerm::Lacking, estimate.lacking_ms);
         let delayed = estimate.prompts_ahead as f32 + weight(CostTerm::Followers, estimate.followers);
         weight(CostTerm::Queue, estimate.queue_ms)
+            + estimate.adapter_ms
             + work_ms
             + (work_ms - estimate.anywhere_ms) * weight(CostTerm::Behind, delayed)
             + estimate.step_ms * weight(CostTerm::Step, STEPS)

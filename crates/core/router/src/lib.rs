@@ -18,6 +18,7 @@
 //! requests are placed as if they had come one after another. Nothing in that section waits, and only storing
 //! a new prompt in the index allocates.
 
+mod adapter_names;
 mod assessment;
 mod candidate_record;
 mod change;
@@ -29,6 +30,7 @@ mod feed_check;
 mod feedback;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod model_rules;
 mod outcome;
 mod peer_snapshot;
 mod policies;
@@ -47,6 +49,7 @@ mod saved_state;
 mod scratch;
 mod sharing;
 mod speculation;
+mod stored_responses;
 mod token_rate;
 mod trust;
 mod unclaimed_state;
@@ -58,6 +61,7 @@ pub use change::Change;
 pub use decision::{Decision, NoRoute};
 pub use family::Family;
 pub use feedback::Feedback;
+pub use model_rules::{ModelRuleTable, ModelRules};
 pub use outcome::{Answered, Observed, Outcome};
 pub use policies::PolicyComparison;
 pub use pool::Vacancy;

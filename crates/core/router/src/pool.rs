@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use warmroute_fleet::{BookedWork, Booking, Fleet, PrefillFeatures, Worker, WorkerLoadView, WorkerView};
 use warmroute_index::{Index, Reach, Span};
 use warmroute_policy::{Candidate, Choice, ExpectedTtft, PolicyRequest};
-use warmroute_types::{CacheView, Micros, WorkerId};
+use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
 
 use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
 use crate::decision::{Decision, Expectation};
@@ -100,6 +100,8 @@ pub(crate) struct DecisionContext<'a> {
     /// A view of reported caches that predictions ignore.
     pub without_view: Option<ReportedView>,
     pub in_flight_max: u32,
+    /// Hash of the request's LoRA adapter, if it is one.
+    pub adapter: Option<u64>,
     pub now: Micros,
     pub random: u64,
 }
@@ -275,6 +277,10 @@ impl OpenDecision<'_> {
         let is_looked_up =
             request.prompt.is_some() || expectation.prediction.is_some() || request.known_tokens.is_some();
         let cached_tokens = is_looked_up.then_some(self.state.candidates[chosen].overlap_tokens);
+        let adapter_ms = self.state.candidates[chosen].estimate.adapter_ms;
+        if let Some(adapter) = context.adapter {
+            context.fleet.use_adapter(worker.id, adapter);
+        }
         let prompt_tokens = self.policy_request.prompt_tokens;
         let work = BookedWork {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
@@ -298,6 +304,7 @@ impl OpenDecision<'_> {
             presumed: self.presume(worker.id, spans),
             worker,
             ticket: None,
+            loads_adapter: adapter_ms > 0.0,
             assignment_guard: None,
         }
     }
@@ -347,7 +354,9 @@ impl DecisionState {
         for member in &mut self.members {
             let load = fleet.load_view(member.id);
             let is_skipped = paused == PausedWorkers::Skip && load.is_paused(*now);
-            let has_room = load.takes_requests() && load.in_flight < input.context.in_flight_max;
+            let is_stored_here = request.stored_at == Some(member.id) && load.state == WorkerState::Draining;
+            let takes_it = load.takes_requests() || is_stored_here;
+            let has_room = takes_it && load.in_flight < input.context.in_flight_max;
             if !has_room || is_skipped || request.avoid.contains(&member.id) {
                 continue;
             }
@@ -357,8 +366,11 @@ impl DecisionState {
             if forecast.kind != kind {
                 (kind, cost) = (forecast.kind, fleet.prefill_cost(forecast.kind));
             }
-            let WorkerEstimate { features, estimate } =
+            let WorkerEstimate { features, mut estimate } =
                 WorkerEstimate::of(&load, &forecast, &cost, found, at);
+            if let Some(adapter) = input.context.adapter {
+                estimate.adapter_ms = fleet.adapter_load_ms(member.id, adapter);
+            }
             member.features = features;
             self.longest_match = self.longest_match.max(found.overlap_tokens);
             self.candidates.push(Candidate {

@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
 use warmroute_peers::{
     AssignmentEnd, BookingRecord, Effect, Envelope, Ledger, LedgerUpdates, OwnLedger, PeerStatus, Peers,
-    WorkerHealth,
+    StoredResponse, WorkerHealth,
 };
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, RouterId, WorkerId};
 
@@ -161,6 +161,11 @@ impl Sharing {
     /// Records that a worker's cache is empty.
     pub fn emptied(&self, worker: &Worker) {
         self.own.lock().report_cache_cleared(worker.identity);
+    }
+
+    /// Announces where a response is stored.
+    pub fn announce_stored(&self, id: u128, stored: StoredResponse) {
+        self.own.lock().report_stored(id, stored);
     }
 
     /// Records the health of all members for the peers.

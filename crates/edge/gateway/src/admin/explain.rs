@@ -133,6 +133,7 @@ fn describe(gateway: &Gateway, candidate: &CandidateRecord, role: CandidateRole)
         "prompts_ahead": estimate.prompts_ahead,
         "followers": rounded(estimate.followers.into()),
         "queue_ms": rounded(estimate.queue_ms.into()),
+        "adapter_ms": rounded(estimate.adapter_ms.into()),
         "prefill_ms": rounded(estimate.prefill_ms.into()),
         "lacking_ms": rounded(estimate.lacking_ms.into()),
         "anywhere_ms": rounded(estimate.anywhere_ms.into()),

@@ -17,7 +17,7 @@ use crate::pools::Pools;
 use crate::reported::Reported;
 use crate::reported_view::ReportedView;
 use crate::request::Request;
-use crate::scratch::Scratch;
+use crate::scratch::{KeptCandidates, Scratch};
 use crate::sharing::{AssignmentGuard, Sharing};
 use crate::speculation::Speculations;
 use crate::unclaimed_state::UnclaimedState;
@@ -101,14 +101,19 @@ impl<P: Policy> Router<P> {
         let (pools, policies) = (self.pools.read(), self.policies.read());
         let (pool, context) = (pools.serving(request.model)?, self.context(now, random));
         request.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &pool.tokens));
+        // Allocated outside the section: other decisions wait while it is held.
+        let kept = if scratch.kept == KeptCandidates::All { pool.len() } else { 0 };
+        let mut all_candidates = Vec::with_capacity(kept);
         let open = pool.enter(&context, request, scratch);
         let open = open.ok_or_else(|| self.no_route_reason(&pools, pool, request.avoid))?;
+        all_candidates.extend(open.records().take(kept));
         let choice = policies.acting().choose(&open.policy_request, open.candidates());
         policies.compare_shadows(&open.policy_request, open.candidates(), choice.index);
         let mut decision = open.book(policies.acting().name(), choice, &scratch.spans);
         let announce =
             |sharing: &Arc<Sharing>| sharing.announce(decision.booking_record(request, &scratch.spans));
         decision.assignment_guard = self.sharing.get().map(announce);
+        decision.all_candidates = all_candidates;
         Ok(decision)
     }
 
@@ -225,7 +230,7 @@ mod peering;
 mod saving;
 mod sharing;
 
-pub use inspect::Inspect;
+pub use inspect::{HeldHead, Inspect};
 pub use peering::Peering;
 
 #[cfg(test)]

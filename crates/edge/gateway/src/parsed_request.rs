@@ -1,5 +1,7 @@
 //! A parsed request: the facts that routing, admission and feedback need.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_policy::Standard;
@@ -13,6 +15,7 @@ use crate::cached_tokens::CachedTokens;
 use crate::gateway::Gateway;
 use crate::keys::Tenant;
 use crate::prompt_keys::PromptKeys;
+use crate::tenant_tokens::TenantTokens;
 use crate::upstream_body::BufferedBody;
 use crate::{Config, SessionKey, UsageInjection};
 
@@ -45,6 +48,8 @@ pub(crate) struct ParsedRequest {
     pub cache_salt: Option<String>,
     /// Whether the client sees how much was cached.
     pub cached_tokens: CachedTokens,
+    /// Counters of the tenant's tokens.
+    pub tenant_tokens: Option<Arc<TenantTokens>>,
     /// Fields for the trace, if one is recorded.
     pub trace_fields: Option<TraceFields>,
 }
@@ -83,6 +88,7 @@ impl Default for ParsedRequest {
             usage_injected: false,
             cache_salt: None,
             cached_tokens: CachedTokens::Shown,
+            tenant_tokens: None,
             trace_fields: None,
         }
     }
@@ -150,6 +156,7 @@ impl ParsedRequest {
             cached_tokens: tenant
                 .and_then(|tenant| tenant.rights.cached_tokens)
                 .unwrap_or(config.cached_tokens),
+            tenant_tokens: tenant.map(|tenant| Arc::clone(&tenant.tokens)),
             trace_fields: is_recorded.then(|| TraceFields {
                 session: session_key(config, headers, body),
                 sketch: sketch(body, gateway),

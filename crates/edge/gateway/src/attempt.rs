@@ -15,7 +15,7 @@ use warmroute_types::{Micros, Usage};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::drain::Drain;
 use crate::gateway::Gateway;
-use crate::history::PastDecision;
+use crate::history::{PastDecision, PastEnd};
 use crate::parsed_request::ParsedRequest;
 use crate::request_log::{RequestLog, text_of};
 use crate::status_class::StatusClass;
@@ -52,13 +52,16 @@ impl Attempt {
     pub(crate) fn new(
         gateway: &Arc<Gateway>,
         request: &Arc<ParsedRequest>,
-        decision: Decision,
+        mut decision: Decision,
         received: Micros,
         request_id: Option<&HeaderValue>,
         drain: &Drain,
         log: &RequestLog,
     ) -> Attempt {
-        let past_decision = gateway.history.record(&decision, request.model.as_deref(), request_id);
+        let past_decision = gateway.history.record(&mut decision, request.model.as_deref(), request_id);
+        if !past_decision.all_candidates.is_empty() {
+            gateway.console.add_row(&past_decision);
+        }
         let (gateway, request) = (Arc::clone(gateway), Arc::clone(request));
         let (outcome, fate) = (AttemptOutcome::Cancelled, RequestFate::Over);
         let attempt = Attempt {
@@ -114,6 +117,7 @@ impl Attempt {
         let worker = &self.decision.worker;
         self.gateway.upstreams.count_first_token(worker, self.decision.expected_ttft_ms(), ttft);
         self.past_decision.set_ttft(ttft);
+        self.gateway.console.count_first_token(self.decision.expected_ttft_ms(), ttft);
         if let Some(until) = observed.ejected_until {
             let (worker, for_s) = (&worker.label, until.since(at).as_secs_f64());
             let request = self.request_id();
@@ -132,6 +136,9 @@ impl Attempt {
             _ if matches!(class, StatusClass::ServerError | StatusClass::WorkerFailure) => {}
             AttemptOutcome::Ok => self.observe_end(usage),
             _ => _ = self.gateway.router.observe(&mut self.decision, Outcome::Refused),
+        }
+        if let (Some(tokens), Some(usage)) = (&self.request.tenant_tokens, self.usage.or(usage)) {
+            tokens.count(usage);
         }
     }
 
@@ -245,8 +252,12 @@ impl Drop for Attempt {
             entry.ttft = self.past_decision.ttft();
         });
         self.gateway.upstreams.count_outcome(&self.decision.worker, outcome);
+        let took = self.gateway.now().since(self.received);
+        let cached_tokens = self.usage.and_then(|usage| usage.cached_tokens);
+        self.past_decision.set_end(PastEnd { outcome, took, cached_tokens });
         if self.fate == RequestFate::Over {
-            self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));
+            self.gateway.metrics.observe_request_end(took);
+            self.gateway.console.count_end(took);
         }
         if matches!(outcome, AttemptOutcome::Ok | AttemptOutcome::Cancelled) {
             self.record_trace();

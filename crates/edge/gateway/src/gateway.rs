@@ -13,6 +13,7 @@ use warmroute_types::{Address, Micros};
 use crate::admission_gate::{AdmissionGate, Waiter};
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::body_budget::BodyMemory;
+use crate::console::Console;
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::history::History;
@@ -25,7 +26,7 @@ use crate::worker_texts::WorkerTexts;
 use crate::{Config, ConfigError};
 
 /// The router's time at process start. It is far above zero because restored state carries earlier times.
-const EPOCH: Micros = Micros::from_secs(365 * 86_400);
+pub(crate) const EPOCH: Micros = Micros::from_secs(365 * 86_400);
 
 /// The gateway: a router, connections to its workers, settings and metrics.
 pub struct Gateway {
@@ -42,6 +43,7 @@ pub struct Gateway {
     pub(crate) view_reasons: WorkerTexts,
     pub(crate) probe_problems: WorkerTexts,
     pub(crate) history: History,
+    pub(crate) console: Console,
     pub(crate) retries: RetryBudget,
     pub(crate) admission_gate: Arc<AdmissionGate>,
     pub(crate) body_memory: BodyMemory,
@@ -75,7 +77,7 @@ impl Gateway {
         metrics.watch_admission(&admission_gate, &keys);
         metrics.watch_access_log(access_log.as_ref());
         let (alignments, view_reasons, probe_problems, history) = Default::default();
-        let (retries, transport, throttles) = Default::default();
+        let (retries, transport, throttles, console) = Default::default();
         let start = Instant::now();
         let body_memory = BodyMemory::new(metrics.body_bytes.clone());
         metrics.watch_peers(&router, &transport, start);
@@ -92,6 +94,7 @@ impl Gateway {
             view_reasons,
             probe_problems,
             history,
+            console,
             retries,
             admission_gate,
             body_memory,

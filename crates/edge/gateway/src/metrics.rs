@@ -35,6 +35,7 @@ mod admission;
 mod feeds;
 mod peers;
 mod record;
+mod saturation;
 mod shadows;
 mod tenants;
 mod ttft;
@@ -149,13 +150,15 @@ impl Metrics {
         }
     }
 
-    /// Registers the metrics of peer routers.
+    /// Registers the metrics that depend on the clock: saturation, and peer routers.
     pub(crate) fn watch_peers(
         &mut self,
         router: &Arc<Router<Standard>>,
         transport: &Arc<OnceLock<Arc<dyn PeerTransport>>>,
         start: Instant,
     ) {
+        let saturation = saturation::SaturationCollector { router: Arc::clone(router), start };
+        self.registry.register_collector(Box::new(saturation));
         let (router, transport) = (Arc::clone(router), Arc::clone(transport));
         self.registry.register_collector(Box::new(peers::PeerCollector { router, transport, start }));
     }

@@ -1,5 +1,7 @@
 //! A parsed request: the facts that routing, admission and feedback need.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_policy::Standard;
@@ -13,6 +15,7 @@ use crate::gateway::Gateway;
 use crate::keys::Tenant;
 use crate::prompt_keys::PromptKeys;
 use crate::stored_objects::StoredUse;
+use crate::tenant_tokens::TenantTokens;
 use crate::upstream_body::BufferedBody;
 use crate::{Config, UsageInjection};
 
@@ -47,6 +50,8 @@ pub(crate) struct ParsedRequest {
     pub cached_tokens: CachedTokens,
     /// Stored responses that the request continues, reads or makes.
     pub stored: StoredUse,
+    /// Counters of the tenant's tokens.
+    pub tenant_tokens: Option<Arc<TenantTokens>>,
     /// Fields for the trace, if one is recorded.
     pub trace_fields: Option<TraceFields>,
 }
@@ -86,6 +91,7 @@ impl Default for ParsedRequest {
             cache_salt: None,
             cached_tokens: CachedTokens::Shown,
             stored: StoredUse::default(),
+            tenant_tokens: None,
             trace_fields: None,
         }
     }
@@ -154,6 +160,7 @@ impl ParsedRequest {
                 .and_then(|tenant| tenant.rights.cached_tokens)
                 .unwrap_or(config.cached_tokens),
             stored: StoredUse::of_body(body),
+            tenant_tokens: tenant.map(|tenant| Arc::clone(&tenant.tokens)),
             trace_fields: is_recorded.then(|| TraceFields {
                 session: config.session_keys.find(headers, body),
                 sketch: sketch(body, gateway),

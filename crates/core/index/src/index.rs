@@ -441,7 +441,7 @@ impl Index {
         let mut survey = HeadSurvey::default();
         let mut writer = self.writer.lock();
         while survey.go_on(&mut writer.tree) == Survey::Goes {
-            MutexGuard::bump(&mut writer);
+            writer.pass_on();
         }
         let found = survey.finish(&mut writer.tree, count_max);
         drop(writer);

@@ -15,21 +15,21 @@ use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources, check_endpoints};
 use warmroute_gateway::{
-    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, Timeouts, Token, WorkerChoice,
-    WorkerLimit,
+    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, SessionKeys, Timeouts, Token,
+    WorkerChoice, WorkerLimit,
 };
 use warmroute_operate::PickerPlan;
 use warmroute_picker::ConformanceHeaders;
 use warmroute_policy::{BadPolicy, Policy, Standard};
 use warmroute_prompt::PrefixRule;
 use warmroute_record::{AccessLogConfig, LogTarget};
-use warmroute_router::CANDIDATE_RECORDS_MAX;
+use warmroute_router::{CANDIDATE_RECORDS_MAX, ModelRules};
 use warmroute_types::{BadUrl, Micros};
 use warmroute_wire::Dialer;
 
 use crate::options::groups::{BYTES_PER_SPAN, Following};
 use crate::options::quantity::Secs;
-use crate::options::{self, Cache, Options, most_similar};
+use crate::options::{self, Cache, ModelEntry, Options, most_similar};
 use crate::security;
 
 /// The settings of each part.
@@ -76,6 +76,7 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
         drain_timeout: value_of(server.drain_timeout_secs).0,
         policy: policy(&options, value_of(options.routing.policy.as_deref())).context("policy")?,
         shadows: shadows(&options)?,
+        model_rules: model_rules(&options)?,
         router: warmroute_router::Config {
             health: HealthConfig { failures_max: value_of(health.health_failure_threshold) },
             in_flight_max: in_flight_max(&options),
@@ -143,6 +144,17 @@ fn check_numbers(options: &Options) -> anyhow::Result<()> {
         anyhow::ensure!(number <= SECS_MAX || !is_time, "{name} must be at most {SECS_MAX}");
     }
     Ok(())
+}
+
+/// The settings of single models.
+fn model_rules(options: &Options) -> anyhow::Result<warmroute_router::ModelRuleTable<Standard>> {
+    let rules = |(model, entry): (&String, &ModelEntry)| {
+        let named = entry.policy.as_deref().map(|text| policy(options, text)).transpose();
+        let policy = named.with_context(|| format!("models.\"{model}\".policy"))?;
+        let in_flight_max = entry.max_concurrent_per_worker.map(|max| if max > 0 { max } else { u32::MAX });
+        Ok((model.clone(), ModelRules { policy, in_flight_max }))
+    };
+    options.models.iter().map(rules).collect()
 }
 
 /// A policy by name and parameters.
@@ -221,7 +233,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         body_bytes_max: value_of(requests.max_payload_size).0,
         bodies_bytes_max: value_of(requests.max_buffered_bytes).0,
         aliases: options.aliases.clone().into_iter().collect(),
-        session_keys: session_keys.map_err(anyhow::Error::msg).context("session-keys")?,
+        session_keys: SessionKeys::new(session_keys.map_err(anyhow::Error::msg).context("session-keys")?),
         prefix: PrefixRule {
             span: value_of(routing.prefix_key),
             tokens: value_of(routing.prefix_token_count),
@@ -234,7 +246,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         usage_injection: value_of(options.cache.usage_injection),
         retries_max: value_of(requests.retry_max_retries),
         timeouts: timeouts(&options.timeouts),
-        admission: admission_config(&options.admission)?,
+        admission: admission_config(&options.admission, &options.models)?,
         forwarded: value_of(options.security.forwarded_headers),
         worker_choice: match value_of(options.security.allow_worker_choice).0 {
             true => WorkerChoice::Clients,
@@ -267,17 +279,22 @@ fn timeouts(options: &options::Timeouts) -> Timeouts {
     }
 }
 
-fn admission_config(options: &options::Admission) -> anyhow::Result<AdmissionConfig> {
+fn admission_config(
+    options: &options::Admission,
+    models: &BTreeMap<String, ModelEntry>,
+) -> anyhow::Result<AdmissionConfig> {
     let header = |name: &str, none: &str| -> anyhow::Result<Option<HeaderName>> {
         let name = Some(name).filter(|name| *name != none).map(str::parse::<HeaderName>);
         name.transpose().with_context(|| format!("expected a header name or `{none}`"))
     };
+    let has_model_limit =
+        models.values().any(|model| model.max_concurrent_per_worker.is_some_and(|max| max > 0));
     let (priority, tenant) =
         (value_of(options.priority_header.as_ref()), value_of(options.tenant_header.as_ref()));
     Ok(AdmissionConfig {
         running_max: value_of(options.max_concurrent_requests),
         worker_limit: match value_of(options.max_concurrent_per_worker) {
-            0 => WorkerLimit::Off,
+            0 if !has_model_limit => WorkerLimit::Off,
             _ => WorkerLimit::On,
         },
         waiting_max: value_of(options.queue_size),

@@ -268,8 +268,10 @@ group! {
         #[arg(value_parser = named::<PrefixHash>())]
         #[serde(with = "super::named")]
         prefix_hash: PrefixHash = Some(gateway().prefix.hash),
-        /// Where to look for a session name, in order: header:NAME or body:FIELD [default: header:x-session-id,
-        /// header:x-user-id,header:x-tenant-id,header:x-correlation-id,body:session_id,body:user,body:prompt_cache_key]
+        /// Where to look for a session name, in order: header:NAME or body:PATH [default: what common clients send]
+        ///
+        /// A path has dots between names, as in body:metadata.user_id. docs/policies.md lists the default order and
+        /// what each client sends.
         #[arg(value_name = "KEY", value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         session_keys: Vec<String> = Some(SessionKey::default_order().iter().map(ToString::to_string).collect()),

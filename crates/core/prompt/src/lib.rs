@@ -20,6 +20,7 @@ mod chunks;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod json;
+mod json_path;
 mod prefix;
 mod prompt_length;
 
@@ -29,9 +30,10 @@ pub use align::{
     Vocabulary, Written,
 };
 pub use api::Api;
-pub use body::{Body, MarkedField, SessionField};
+pub use body::{Body, MarkedField};
 pub use canonical::{MESSAGE, Sink, write_prompt, write_system};
 pub use chunk_sizes::ChunkSizes;
 pub use chunks::{CHUNK_BYTES, Chunks};
 pub use json::{BadJson, RawStr};
+pub use json_path::JsonPath;
 pub use prefix::{PrefixHash, PrefixRule, PrefixSpan};

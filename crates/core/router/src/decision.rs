@@ -51,6 +51,8 @@ pub struct Decision {
     pub(crate) presumed: Option<PresumptionGuard>,
     /// Ticket of the presumption while it waits for an event.
     pub(crate) ticket: Option<SpeculationTicket>,
+    /// Whether the worker must load the request's adapter first.
+    pub(crate) loads_adapter: bool,
     /// Announces the assignment to peers, if there are any.
     pub(crate) assignment_guard: Option<AssignmentGuard>,
 }

@@ -19,6 +19,7 @@ use crate::history::{PastDecision, PastEnd};
 use crate::parsed_request::ParsedRequest;
 use crate::request_log::{RequestLog, text_of};
 use crate::status_class::StatusClass;
+use crate::stored_objects::hash_of;
 use crate::upstream::UpstreamError;
 
 /// A request at one worker. A retry is another attempt.
@@ -84,6 +85,20 @@ impl Attempt {
         if let Some(request) = Arc::get_mut(&mut self.request) {
             request.prompt = None;
         }
+    }
+
+    /// Whether the worker may store the response for its client.
+    pub(crate) fn stores_response(&self) -> bool {
+        self.request.stored.stores.is_some()
+    }
+
+    /// Notes that the worker stored an object with this identifier. The client does not have it yet, so its next request
+    /// finds this.
+    pub(crate) fn note_stored(&self, id: &str) {
+        let Some((kind, owner)) = self.request.stored.stores else { return };
+        let (id, worker) = (hash_of(kind, id), Arc::clone(&self.decision.worker));
+        self.gateway.router.apply(Change::ResponseStored { id, owner, worker });
+        self.gateway.notify_peers();
     }
 
     /// The longest answer that the request allows, if limited.

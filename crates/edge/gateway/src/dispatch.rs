@@ -30,6 +30,7 @@ use crate::response_body::ResponseBody;
 use crate::response_watch::Framing;
 use crate::routing;
 use crate::status_class::StatusClass;
+use crate::stored_objects;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::upstream_body::UpstreamBody;
 use crate::write_stall::ResponseDeadline;
@@ -96,15 +97,20 @@ impl Dispatch {
             response_deadline.set(deadline);
         }
         let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
-        let intake =
+        let mut intake =
             intake::receive(&parts.method, api, &parts.headers, body, gateway, &config, tenant).await?;
         log.note(|entry| {
             (entry.model, entry.prompt_tokens) =
                 (intake.request.model.clone(), Some(intake.request.prompt_tokens));
         });
+        if let Some(parsed) = Arc::get_mut(&mut intake.request) {
+            stored_objects::settle(parsed, gateway, &parts.method, parts.uri.path(), tenant).await?;
+        }
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
+        let avoid = routing::all_but_stored(gateway, &intake.request);
         let permit =
-            permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &[]).await?;
+            permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &avoid).await;
+        let permit = permit.map_err(|refusal| intake.request.stored.explain(refusal))?;
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         headers::set_credentials(&mut parts.headers, &config, tenant);
@@ -223,7 +229,9 @@ impl Dispatch {
     fn give_up(mut self, refusal: GatewayError) -> Result<Response<ResponseBody>, GatewayError> {
         self.permit.iter_mut().for_each(Permit::refund);
         // Only requests that reached a worker count in the duration histogram.
-        let Some(fallback) = self.fallback.take() else { return Err(refusal) };
+        let Some(fallback) = self.fallback.take() else {
+            return Err(self.intake.request.stored.explain(refusal));
+        };
         self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));
         fallback.into_result()
     }
@@ -284,10 +292,12 @@ impl Dispatch {
         routing::route(&self.gateway, &self.intake.request, &self.excluded_workers()?, request_id)
     }
 
-    /// Workers that failed; if the client requests a worker, also all other workers.
+    /// Workers that failed; if the request needs one worker, also all other workers.
     fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
-        let Some(requested_worker) = &self.requested_worker else { return Ok(self.failed_workers.clone()) };
-        let mut excluded = routing::all_but(&self.gateway, requested_worker)?;
+        let mut excluded = routing::all_but_stored(&self.gateway, &self.intake.request);
+        if let Some(requested_worker) = &self.requested_worker {
+            excluded.extend(routing::all_but(&self.gateway, requested_worker)?);
+        }
         excluded.extend_from_slice(&self.failed_workers);
         Ok(excluded)
     }
@@ -325,8 +335,10 @@ impl Dispatch {
     async fn send_once(&mut self, upstream: &Upstream) -> Result<StartedResponse, UpstreamError> {
         let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
         let mut request = self.request(upstream, body);
-        // An upload can be sent only once, so it does not risk a reused connection that the worker may have closed.
-        let reused = if self.intake.body.is_upload() { None } else { upstream.reuse() };
+        // An upload can be sent only once, and what a worker stores has no other worker. They do not risk a reused
+        // connection that the worker may have closed.
+        let risks_none = self.intake.body.is_upload() || self.intake.request.stored.worker.is_some();
+        let reused = if risks_none { None } else { upstream.reuse() };
         if let Some(reused) = reused {
             let sent = Instant::now();
             request = match reused.send(request).await {

@@ -39,6 +39,7 @@ mod gateway;
 mod gateway_error;
 mod headers;
 mod history;
+mod id_watch;
 mod idle_timeout;
 mod intake;
 mod keys;
@@ -62,8 +63,10 @@ mod response_body;
 mod response_watch;
 mod routing;
 mod server;
+mod session_keys;
 mod silent_connections;
 mod status_class;
+mod stored_objects;
 mod tenant_tokens;
 mod token;
 mod ttft_accuracy;
@@ -79,8 +82,8 @@ pub use admission_gate::{AdmissionConfig, WorkerLimit};
 pub use alignments::{PromptFormat, TooManyFamilies};
 pub use cached_tokens::CachedTokens;
 pub use config::{
-    CacheSalt, ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, SessionKey, Timeouts,
-    UsageInjection, WorkerChoice,
+    CacheSalt, ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, Timeouts, UsageInjection,
+    WorkerChoice,
 };
 pub use drain::{Drain, DrainMode, Drained};
 pub use engine_fields::{ENGINE_FIELDS, EngineField, FieldAction, FieldPolicy, FieldRules};
@@ -92,4 +95,5 @@ pub use peer_transport::{PeerTransport, TrafficCounts, TransportStats};
 pub use pick::{HeaderChanges, Pick};
 pub use pick_intake::{BodyNeed, PickHead, PickIntake, Refusal, ResponseSight};
 pub use server::serve;
+pub use session_keys::{SessionKey, SessionKeys};
 pub use token::Token;

@@ -348,6 +348,9 @@ impl Collector for WorkerCollector {
         ttft::encode(&mut encoder, &accuracies)?;
         shadows::encode(&mut encoder, &self.router.inspect().policy_comparisons())?;
         feeds::encode(&mut encoder, &self.router, &views)?;
+        let help = "Stored responses and conversations whose worker is known";
+        let family = encoder.encode_descriptor("stored_responses", help, None, MetricType::Gauge)?;
+        ConstGauge::new(self.router.inspect().stored_responses() as i64).encode(family)?;
         encode_index(&mut encoder, self.router.inspect().index_stats())
     }
 }

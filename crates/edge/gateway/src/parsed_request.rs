@@ -9,15 +9,15 @@ use warmroute_prompt::{Api, Body};
 use warmroute_record::Sketch;
 use warmroute_router::{Content, PromptText, Request, Silence};
 use warmroute_types::{Delivery, WorkerId};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cached_tokens::CachedTokens;
 use crate::gateway::Gateway;
 use crate::keys::Tenant;
 use crate::prompt_keys::PromptKeys;
+use crate::stored_objects::StoredUse;
 use crate::tenant_tokens::TenantTokens;
 use crate::upstream_body::BufferedBody;
-use crate::{Config, SessionKey, UsageInjection};
+use crate::{Config, UsageInjection};
 
 /// Spliced into streaming requests, so that the last event reports usage.
 const INJECTED_FIELD: &[u8] = b"\"stream_options\":{\"include_usage\":true},";
@@ -48,6 +48,8 @@ pub(crate) struct ParsedRequest {
     pub cache_salt: Option<String>,
     /// Whether the client sees how much was cached.
     pub cached_tokens: CachedTokens,
+    /// Stored responses that the request continues, reads or makes.
+    pub stored: StoredUse,
     /// Counters of the tenant's tokens.
     pub tenant_tokens: Option<Arc<TenantTokens>>,
     /// Fields for the trace, if one is recorded.
@@ -88,6 +90,7 @@ impl Default for ParsedRequest {
             usage_injected: false,
             cache_salt: None,
             cached_tokens: CachedTokens::Shown,
+            stored: StoredUse::default(),
             tenant_tokens: None,
             trace_fields: None,
         }
@@ -130,7 +133,7 @@ impl ParsedRequest {
             },
             answer_tokens_max,
             session_key: if needs(Standard::needs_session_key) {
-                session_key(config, headers, body)
+                config.session_keys.find(headers, body)
             } else {
                 None
             },
@@ -156,9 +159,10 @@ impl ParsedRequest {
             cached_tokens: tenant
                 .and_then(|tenant| tenant.rights.cached_tokens)
                 .unwrap_or(config.cached_tokens),
+            stored: StoredUse::of_body(body),
             tenant_tokens: tenant.map(|tenant| Arc::clone(&tenant.tokens)),
             trace_fields: is_recorded.then(|| TraceFields {
-                session: session_key(config, headers, body),
+                session: config.session_keys.find(headers, body),
                 sketch: sketch(body, gateway),
             }),
             model: model.map(str::to_owned),
@@ -184,6 +188,7 @@ impl ParsedRequest {
             session_key: self.session_key,
             prefix_key: self.prefix_key,
             avoid,
+            stored_at: self.stored.worker,
             known_tokens: None,
             delivery: self.delivery,
             content: self.prompt.as_ref().map_or_else(Content::default, |keys| keys.content),
@@ -308,14 +313,4 @@ fn client_requests_usage(body: &Body<'_>) -> bool {
     let options =
         body.stream_options().and_then(|options| serde_json::from_slice::<StreamOptions>(options).ok());
     options.is_some_and(|options| options.include_usage)
-}
-
-/// The hash of the first session name that the request carries.
-pub(crate) fn session_key(config: &Config, headers: &HeaderMap, body: &Body<'_>) -> Option<u64> {
-    config.session_keys.iter().find_map(|key| match key {
-        SessionKey::Header(name) => {
-            headers.get(name).filter(|value| !value.is_empty()).map(|value| xxh3_64(value.as_bytes()))
-        }
-        SessionKey::Body(field) => body.session(*field).map(|value| xxh3_64(&value)),
-    })
 }

@@ -42,6 +42,13 @@ pub(crate) fn route(
     Ok(decision)
 }
 
+/// All workers except the one that stores what the request continues. None, if any worker will do.
+pub(crate) fn all_but_stored(gateway: &Gateway, request: &ParsedRequest) -> Vec<WorkerId> {
+    let Some(stored_at) = request.stored.worker else { return Vec::new() };
+    let workers = gateway.router.inspect().workers();
+    workers.iter().map(|view| view.worker.id).filter(|id| *id != stored_at).collect()
+}
+
 /// All workers except the one with this label, which a client requests.
 pub(crate) fn all_but(gateway: &Gateway, requested: &str) -> Result<Vec<WorkerId>, GatewayError> {
     let workers = gateway.router.inspect().workers();

@@ -29,6 +29,8 @@ pub struct Plan<O> {
     pub policy: Standard,
     /// Policies that are evaluated without acting.
     pub shadows: Vec<Standard>,
+    /// Settings of single models.
+    pub model_rules: warmroute_router::ModelRuleTable<Standard>,
     /// Settings of the routing core.
     pub router: warmroute_router::Config,
     /// Settings of the gateway.

@@ -104,6 +104,7 @@ impl<C: ConfigReader> Service<C> {
         plan.gateway.connections_max = connections_within_limit(plan.gateway.connections_max);
         let saved = read_saved_state(&mut plan);
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
+        router.set_model_rules(plan.model_rules);
         let records = Records {
             trace: plan.record.map(Recorder::start).transpose().context("record")?,
             access_log: plan.access_log.map(AccessLog::start).transpose().context("access-log")?,

@@ -52,6 +52,7 @@ pub fn plan(policy: String) -> anyhow::Result<Plan<String>> {
         drain_timeout: Duration::from_secs(1),
         policy: policy.parse()?,
         shadows: Vec::new(),
+        model_rules: Default::default(),
         router: warmroute_router::Config::default(),
         gateway: warmroute_gateway::Config::default(),
         probe: warmroute_probe::Config::default(),

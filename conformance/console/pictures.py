@@ -11,8 +11,8 @@ BINARY, MODE = sys.argv[1], sys.argv[2]
 PICTURE = Path(__file__).resolve().parent.parent.parent / "docs/img/console.png"
 SHADOW = ["--shadow", "round_robin,least_loaded,cache_aware"]
 # Long enough for charts with something in them.
-WATCHED_S = 75
-SMALL_KV_TOKENS = 120_000
+WATCHED_S = 100
+SMALL_KV_TOKENS = 24_000
 
 
 def take(browser, gateway, workers, path, scheme, size, watched_s, request=False):
@@ -35,7 +35,7 @@ def take(browser, gateway, workers, path, scheme, size, watched_s, request=False
 def few(browser, shots):
     engines = Engines(BINARY, count=8, kv_tokens=SMALL_KV_TOKENS)
     gateway = Gateway(BINARY, engines.urls, *SHADOW)
-    traffic = Traffic(gateway, clients=24, prompts=16, pause_s=0.1)
+    traffic = Traffic(gateway, clients=40, prompts=24, pause_s=0.1)
     try:
         for shot in shots:
             take(browser, gateway, 8, *shot)
@@ -45,9 +45,9 @@ def few(browser, shots):
 
 
 def many(browser, shots):
-    engines = Engines(BINARY, ranks=200, kv_tokens=SMALL_KV_TOKENS)
-    gateway = Gateway(BINARY, engines.urls, "--dp-size", "200", workers=200)
-    traffic = Traffic(gateway, clients=24, prompts=80, pause_s=0.05)
+    engines = Engines(BINARY, ranks=200, speed=20, kv_tokens=SMALL_KV_TOKENS)
+    gateway = Gateway(BINARY, engines.urls, "--dp-size", "200", "--load-interval-ms", "10000", workers=200)
+    traffic = Traffic(gateway, clients=4, prompts=80, pause_s=0.05)
     try:
         for shot in shots:
             take(browser, gateway, 200, *shot)

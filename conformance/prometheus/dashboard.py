@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "console"))
+sys.path.append(str(HERE.parent / "console"))
 
 import fleet  # noqa: E402
 import load  # noqa: E402

@@ -123,3 +123,32 @@ impl Console {
             .for_each(|counts| drop(counts.take()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The decisions of ten that are sampled.
+    fn sampled(console: &Console) -> Vec<usize> {
+        (0..10).filter(|_| console.wanted_candidates() == KeptCandidates::All).collect()
+    }
+
+    #[test]
+    fn nothing_is_sampled_without_a_page_and_an_even_part_with_one() {
+        let console = Console::default();
+        console.set_sample(20, 10);
+        assert_eq!(sampled(&console), [], "no page is open");
+        console.open();
+        assert_eq!(sampled(&console).len(), 10, "all of a few");
+        console.set_sample(2, 10);
+        assert_eq!(sampled(&console), [0, 5], "every fifth");
+        assert_eq!(sampled(&console), [], "no more until the next frame");
+        console.count_first_token(5.0, Micros(5_000));
+        console.close();
+        console.set_sample(2, 10);
+        assert_eq!(sampled(&console), []);
+        assert_eq!(console.observed_ttft.take(), [], "what was counted is gone");
+        console.count_first_token(5.0, Micros(5_000));
+        assert_eq!(console.observed_ttft.take(), []);
+    }
+}

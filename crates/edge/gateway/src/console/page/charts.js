@@ -39,7 +39,7 @@ function draw(box, series, format) {
   const [w, h, left, bottom, top] = [box.clientWidth || 400, box.clientHeight || 150, 46, 16, 18];
   const values = series.flatMap((one) => one.points.map(([, value]) => value)).filter((value) => value !== null);
   const now = state.frame?.at ?? Date.now();
-  const from = now - CHART_STEPS * STEP_MS;
+  const from = Math.max(now - CHART_STEPS * STEP_MS, Math.min(state.steps[0]?.from ?? now, now - 60000));
   const highest = ceiling(Math.max(...values, 0) || 1);
   const x = (at) => left + ((at - from) / (now - from)) * (w - left);
   const y = (value) => h - bottom - (Math.min(value, highest) / highest) * (h - bottom - top);
@@ -49,8 +49,10 @@ function draw(box, series, format) {
     parts.push(svg("line", { class: "grid", x1: left, x2: w, y1: at, y2: at }));
     parts.push(svg("text", { x: left - 6, y: at + 3, "text-anchor": "end" }, format(highest * share)));
   }
-  for (const minutes of [4, 3, 2, 1]) {
-    parts.push(svg("text", { x: x(now - minutes * 60000), y: h - 2, "text-anchor": "middle" }, `−${minutes} min`));
+  for (const seconds of now - from > 150000 ? [240, 180, 120, 60] : [120, 90, 60, 30]) {
+    const at = x(now - seconds * 1000);
+    const text = seconds % 60 ? `−${seconds} s` : `−${seconds / 60} min`;
+    if (at > left + 16) parts.push(svg("text", { x: at, y: h - 2, "text-anchor": "middle" }, text));
   }
   for (const one of series) {
     const d = path(one.points, x, y);

@@ -21,7 +21,7 @@ use crate::first_byte_wait::FirstByteWait;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::idle_timeout::earlier;
-use crate::intake::{self, Intake};
+use crate::intake::{self, Intake, RequestBody};
 use crate::keys::Tenant;
 use crate::permit::{self, Permit};
 use crate::relay::{EndMarker, Relay, RelayParams};
@@ -105,6 +105,9 @@ impl Dispatch {
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
         let permit =
             permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &[]).await?;
+        if let RequestBody::Buffered(body) = &intake.body {
+            gateway.prefixes.observe(body, &intake.request, api, received);
+        }
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         headers::set_credentials(&mut parts.headers, &config, tenant);

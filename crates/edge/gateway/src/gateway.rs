@@ -19,6 +19,7 @@ use crate::history::History;
 use crate::keys::{Keys, Tenant};
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
+use crate::prefix_observer::PrefixObserver;
 use crate::request_log::LogThrottles;
 use crate::upstream::Upstreams;
 use crate::worker_texts::WorkerTexts;
@@ -42,6 +43,7 @@ pub struct Gateway {
     pub(crate) view_reasons: WorkerTexts,
     pub(crate) probe_problems: WorkerTexts,
     pub(crate) history: History,
+    pub(crate) prefixes: Arc<PrefixObserver>,
     pub(crate) retries: RetryBudget,
     pub(crate) admission_gate: Arc<AdmissionGate>,
     pub(crate) body_memory: BodyMemory,
@@ -74,6 +76,7 @@ impl Gateway {
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
         metrics.watch_admission(&admission_gate, &keys);
         metrics.watch_access_log(access_log.as_ref());
+        let prefixes = metrics.watch_prefixes();
         let (alignments, view_reasons, probe_problems, history) = Default::default();
         let (retries, transport, throttles) = Default::default();
         let start = Instant::now();
@@ -92,6 +95,7 @@ impl Gateway {
             view_reasons,
             probe_problems,
             history,
+            prefixes,
             retries,
             admission_gate,
             body_memory,

@@ -220,6 +220,7 @@ impl PickIntake {
             permit::admit(gateway, admission, headers, tenant.as_deref(), &request, &avoid).await?;
         let (decision, upstream) = self.route(&request, &mut permit, &mut avoid).await?;
         permit.iter_mut().for_each(Permit::mark_routed);
+        gateway.prefixes.observe(&body, &request, self.api, self.received);
         let request_id = headers.get(headers::REQUEST_ID);
         // The proxy that forwards the request has its own access log.
         let (log, drain) = (RequestLog::default(), &self.drain);

@@ -5,6 +5,7 @@ mod configuration;
 mod explain;
 mod flush;
 mod peers;
+mod prefixes;
 mod reports;
 mod worker_api;
 mod workers;
@@ -154,20 +155,23 @@ impl Admin {
             }
             (_, path) if worker_api::is_path(path) => worker_api::answer(&self.gateway, &parts, body).await,
             (&Method::GET, "/peers") => Ok(as_json(&peers::list(&self.gateway))),
+            (&Method::GET, "/prefixes") => Ok(as_json(&prefixes::report(&self.gateway))),
             (&Method::GET, "/explain") => explain::last(&self.gateway, query),
             (&Method::POST, "/explain") => Ok(explain::preview(&self.gateway, &parts, query, body).await),
             (&Method::POST, "/events") => self.receive_report(&parts.headers, query, body).await,
-            (_, "/healthz" | "/readyz" | "/metrics" | "/config" | "/peers" | "/events" | "/explain") => {
-                Err(AdminError(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    format!("{} is not allowed for this page", parts.method),
-                ))
-            }
+            (
+                _,
+                "/healthz" | "/readyz" | "/metrics" | "/config" | "/peers" | "/events" | "/explain"
+                | "/prefixes",
+            ) => Err(AdminError(
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("{} is not allowed for this page", parts.method),
+            )),
             (_, path) => Err(AdminError(
                 StatusCode::NOT_FOUND,
                 format!(
                     "no such page: {path}; available: /healthz /readyz /metrics /workers /add_worker \
-                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain"
+                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain /prefixes"
                 ),
             )),
         }

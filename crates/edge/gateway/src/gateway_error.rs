@@ -64,6 +64,8 @@ pub(crate) enum GatewayError {
     UnknownPath(String),
     #[error("{method} is not allowed for this endpoint; use {allowed}")]
     MethodNotAllowed { method: http::Method, allowed: &'static str },
+    #[error("WebSockets are not offered; send the request by HTTP")]
+    NoWebSocket,
     #[error("The worker failed before it responded: {0}")]
     WorkerFailed(String),
     #[error(
@@ -143,7 +145,7 @@ impl GatewayError {
     }
 
     /// All error codes.
-    pub(crate) const CODES: [&str; 26] = [
+    pub(crate) const CODES: [&str; 27] = [
         "ambiguous_head",
         "broken_body",
         "field_not_allowed",
@@ -168,6 +170,7 @@ impl GatewayError {
         "unknown_url",
         "unknown_worker",
         "unsupported_encoding",
+        "websocket_not_offered",
         "worker_failed",
         "worker_timeout",
     ];
@@ -199,6 +202,7 @@ impl GatewayError {
             GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
             GatewayError::UnknownPath(_) => "unknown_url",
             GatewayError::MethodNotAllowed { .. } => "method_not_allowed",
+            GatewayError::NoWebSocket => "websocket_not_offered",
             GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => "worker_failed",
             GatewayError::WorkerTimeout(_) | GatewayError::WorkerStalled => "worker_timeout",
             GatewayError::RequestTimeout => "request_timeout",
@@ -219,6 +223,8 @@ impl GatewayError {
                 StatusCode::NOT_FOUND
             }
             GatewayError::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            // Codex goes on by HTTP at once after this status, and after 405 only when it has tried five times.
+            GatewayError::NoWebSocket => StatusCode::UPGRADE_REQUIRED,
             GatewayError::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             GatewayError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
             GatewayError::SlowBody => StatusCode::REQUEST_TIMEOUT,
@@ -302,6 +308,9 @@ impl GatewayError {
         }
         if matches!(self, GatewayError::Unauthorized) {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if matches!(self, GatewayError::NoWebSocket) {
+            headers.insert(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"));
         }
         if let GatewayError::MethodNotAllowed { allowed, .. } = self {
             headers.insert(header::ALLOW, HeaderValue::from_static(allowed));

@@ -21,7 +21,7 @@ use crate::first_byte_wait::FirstByteWait;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::idle_timeout::earlier;
-use crate::intake::{self, Intake};
+use crate::intake::{self, Intake, RequestBody};
 use crate::keys::Tenant;
 use crate::permit::{self, Permit};
 use crate::relay::{EndMarker, Relay, RelayParams};
@@ -111,6 +111,9 @@ impl Dispatch {
         let permit =
             permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &avoid).await;
         let permit = permit.map_err(|refusal| intake.request.stored.explain(refusal))?;
+        if let RequestBody::Buffered(body) = &intake.body {
+            gateway.prefixes.observe(body, &intake.request, api, received);
+        }
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         headers::set_credentials(&mut parts.headers, &config, tenant);

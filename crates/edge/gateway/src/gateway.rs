@@ -20,6 +20,7 @@ use crate::history::History;
 use crate::keys::{Keys, Tenant};
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
+use crate::prefix_observer::PrefixObserver;
 use crate::request_log::LogThrottles;
 use crate::upstream::Upstreams;
 use crate::worker_texts::WorkerTexts;
@@ -44,6 +45,7 @@ pub struct Gateway {
     pub(crate) probe_problems: WorkerTexts,
     pub(crate) history: History,
     pub(crate) console: Console,
+    pub(crate) prefixes: Arc<PrefixObserver>,
     pub(crate) retries: RetryBudget,
     pub(crate) admission_gate: Arc<AdmissionGate>,
     pub(crate) body_memory: BodyMemory,
@@ -76,6 +78,7 @@ impl Gateway {
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
         metrics.watch_admission(&admission_gate, &keys);
         metrics.watch_access_log(access_log.as_ref());
+        let prefixes = metrics.watch_prefixes();
         let (alignments, view_reasons, probe_problems, history) = Default::default();
         let (retries, transport, throttles, console) = Default::default();
         let start = Instant::now();
@@ -95,6 +98,7 @@ impl Gateway {
             probe_problems,
             history,
             console,
+            prefixes,
             retries,
             admission_gate,
             body_memory,

@@ -53,6 +53,7 @@ mod percent;
 mod permit;
 mod pick;
 mod pick_intake;
+mod prefix_observer;
 mod prompt_keys;
 mod random;
 mod relay;

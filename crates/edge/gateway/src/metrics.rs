@@ -28,12 +28,14 @@ use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::keys::Keys;
 use crate::peer_transport::PeerTransport;
+use crate::prefix_observer::PrefixObserver;
 use crate::upstream::Upstreams;
 
 mod access_log;
 mod admission;
 mod feeds;
 mod peers;
+mod prefixes;
 mod record;
 mod saturation;
 mod shadows;
@@ -148,6 +150,13 @@ impl Metrics {
         if let Some(log) = log {
             self.registry.register_collector(Box::new(access_log::AccessLogCollector(Arc::clone(log))));
         }
+    }
+
+    /// Registers the metrics of what breaks prefixes. Returns the observer that counts it.
+    pub(crate) fn watch_prefixes(&mut self) -> Arc<PrefixObserver> {
+        let observer = Arc::<PrefixObserver>::default();
+        self.registry.register_collector(Box::new(prefixes::PrefixCollector(Arc::clone(&observer))));
+        observer
     }
 
     /// Registers the metrics that depend on the clock: saturation, and peer routers.

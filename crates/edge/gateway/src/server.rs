@@ -277,6 +277,9 @@ async fn screen(
         }
     };
     log.note(|entry| entry.key = tenant.as_ref().map(|tenant| tenant.name.clone()));
+    if asks_for_websocket(request.headers()) {
+        return Err(GatewayError::NoWebSocket);
+    }
     if worker_api.has_open_path(path) {
         return Ok(Screened::Answered(answer_worker_api(&worker_api, request, log).await));
     }
@@ -330,6 +333,13 @@ fn check_framing(request: &Request<Incoming>) -> Result<(), GatewayError> {
         return Err(GatewayError::AmbiguousHead("the only supported Transfer-Encoding is chunked"));
     }
     Ok(())
+}
+
+/// Whether the client wants to go on with another protocol than HTTP.
+fn asks_for_websocket(headers: &http::HeaderMap) -> bool {
+    headers
+        .get(header::UPGRADE)
+        .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Notes that the connection has sent a request that was accepted.

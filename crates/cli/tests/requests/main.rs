@@ -14,5 +14,6 @@ mod logging;
 mod recovering;
 mod relaying;
 mod securing;
+mod tracing;
 mod waiting;
 mod waking;

@@ -13,6 +13,7 @@ use warmroute_router::{Answered, Change, Decision, Outcome};
 use warmroute_types::{Micros, Usage};
 
 use crate::attempt_outcome::AttemptOutcome;
+use crate::attempt_span::AttemptSpan;
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::history::PastDecision;
@@ -38,6 +39,7 @@ pub(crate) struct Attempt {
     /// Tells whether a shutdown aborts requests.
     drain: Drain,
     log: RequestLog,
+    pub(crate) span: AttemptSpan,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -60,7 +62,7 @@ impl Attempt {
         let past_decision = gateway.history.record(&decision, request.model.as_deref(), request_id);
         let (gateway, request) = (Arc::clone(gateway), Arc::clone(request));
         let (outcome, fate) = (AttemptOutcome::Cancelled, RequestFate::Over);
-        let attempt = Attempt {
+        let mut attempt = Attempt {
             gateway,
             request,
             decision,
@@ -71,8 +73,10 @@ impl Attempt {
             usage: None,
             drain: drain.clone(),
             log: log.clone(),
+            span: AttemptSpan::default(),
         };
         attempt.note_decision();
+        attempt.span = AttemptSpan::begin(log, &attempt.decision, &attempt.request);
         attempt
     }
 
@@ -99,6 +103,7 @@ impl Attempt {
         let worker = &self.decision.worker;
         self.gateway.upstreams.count_first_token(worker, self.decision.expected_ttft_ms(), ttft);
         self.past_decision.set_ttft(ttft);
+        self.span.mark_first_token(at, ttft);
         if let Some(until) = observed.ejected_until {
             let (worker, for_s) = (&worker.label, until.since(at).as_secs_f64());
             let request = self.request_id();
@@ -135,7 +140,8 @@ impl Attempt {
         }
     }
 
-    fn note_usage(&self, usage: Usage) {
+    fn note_usage(&mut self, usage: Usage) {
+        self.span.set_usage(usage);
         self.log.note(|entry| {
             entry.prompt_tokens = Some(usage.prompt_tokens);
             entry.output_tokens = Some(usage.output_tokens);
@@ -198,6 +204,7 @@ impl Attempt {
     pub(crate) fn fail(mut self, error: &UpstreamError) {
         self.outcome =
             if error.is_worker_fault() { AttemptOutcome::Failed } else { AttemptOutcome::EndedByGateway };
+        self.span.set_error(error.code());
         self.fate = RequestFate::Continues;
     }
 
@@ -229,6 +236,7 @@ impl Drop for Attempt {
             entry.outcome = outcome.as_str();
             entry.ttft = self.past_decision.ttft();
         });
+        self.span.end(outcome);
         self.gateway.upstreams.count_outcome(&self.decision.worker, outcome);
         if self.fate == RequestFate::Over {
             self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));

@@ -103,8 +103,10 @@ impl Dispatch {
                 (intake.request.model.clone(), Some(intake.request.prompt_tokens));
         });
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
+        let queue = log.begin_queue();
         let permit =
-            permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &[]).await?;
+            permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &[]).await;
+        let permit = queue.end(permit)?;
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         headers::set_credentials(&mut parts.headers, &config, tenant);
@@ -146,6 +148,7 @@ impl Dispatch {
             let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
             let attempt =
                 Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
+            attempt.span.inject(&mut self.headers);
             let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
             let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
             match self.try_worker(&upstream, &attempt.decision.worker).await {
@@ -182,10 +185,10 @@ impl Dispatch {
     /// Waits for a worker with room, after all usable workers turned out to be full or gone.
     async fn requeue(&mut self) -> Result<(), GatewayError> {
         let (request, avoid) = (Arc::clone(&self.intake.request), self.excluded_workers()?);
-        match &mut self.permit {
-            Some(permit) => permit.requeue(&request, avoid).await,
-            None => Ok(()),
-        }
+        let Some(permit) = &mut self.permit else { return Ok(()) };
+        let queue = self.log.begin_queue();
+        let admitted = permit.requeue(&request, avoid).await;
+        queue.end(admitted.map(Some)).map(|_| ())
     }
 
     /// Whether the request may be sent to another worker after the failed ones.
@@ -231,10 +234,11 @@ impl Dispatch {
     /// Passes a response on. Returns `None` if the request should be retried on another worker.
     async fn accept_or_retry(
         &mut self,
-        attempt: Attempt,
+        mut attempt: Attempt,
         upstream: Arc<Upstream>,
         mut started: StartedResponse,
     ) -> Option<Response<ResponseBody>> {
+        attempt.span.set_status(started.head.status().as_u16());
         let class = StatusClass::of(started.head.status(), started.head.headers());
         if let StatusClass::Backpressure { pause } = class {
             attempt.back_off(pause);

@@ -16,6 +16,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use warmroute_fleet::WorkerView;
 use warmroute_index::Stats as IndexStats;
+use warmroute_otel::Tracer;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::Router;
@@ -37,6 +38,7 @@ mod peers;
 mod record;
 mod shadows;
 mod tenants;
+mod traces;
 mod ttft;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -146,6 +148,13 @@ impl Metrics {
     pub(crate) fn watch_access_log(&mut self, log: Option<&Arc<AccessLog>>) {
         if let Some(log) = log {
             self.registry.register_collector(Box::new(access_log::AccessLogCollector(Arc::clone(log))));
+        }
+    }
+
+    /// Registers the metrics of traces, if there are any.
+    pub(crate) fn watch_tracer(&mut self, tracer: Option<&Arc<Tracer>>) {
+        if let Some(tracer) = tracer {
+            self.registry.register_collector(Box::new(traces::TraceCollector(Arc::clone(tracer))));
         }
     }
 

@@ -20,6 +20,7 @@ mod admission_gate;
 mod alignments;
 mod attempt;
 mod attempt_outcome;
+mod attempt_span;
 mod body_budget;
 mod busy_body;
 mod cache_counts;
@@ -60,6 +61,7 @@ mod relay;
 #[cfg(test)]
 mod release_tests;
 mod request_log;
+mod request_spans;
 mod response_body;
 mod response_watch;
 mod routing;

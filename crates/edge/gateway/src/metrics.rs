@@ -16,6 +16,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use warmroute_fleet::WorkerView;
 use warmroute_index::Stats as IndexStats;
+use warmroute_otel::Tracer;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::Router;
@@ -40,6 +41,7 @@ mod record;
 mod saturation;
 mod shadows;
 mod tenants;
+mod traces;
 mod ttft;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -157,6 +159,13 @@ impl Metrics {
         let observer = Arc::<PrefixObserver>::default();
         self.registry.register_collector(Box::new(prefixes::PrefixCollector(Arc::clone(&observer))));
         observer
+    }
+
+    /// Registers the metrics of traces, if there are any.
+    pub(crate) fn watch_tracer(&mut self, tracer: Option<&Arc<Tracer>>) {
+        if let Some(tracer) = tracer {
+            self.registry.register_collector(Box::new(traces::TraceCollector(Arc::clone(tracer))));
+        }
     }
 
     /// Registers the metrics that depend on the clock: saturation, and peer routers.

@@ -178,8 +178,8 @@ impl Admin {
             (&Method::POST, "/events") => self.receive_report(&parts.headers, query, body).await,
             (
                 _,
-                "/healthz" | "/readyz" | "/metrics" | "/config" | "/peers" | "/events" | "/explain" | "/prefixes"
-                | "/ui",
+                "/healthz" | "/readyz" | "/metrics" | "/config" | "/peers" | "/events" | "/explain"
+                | "/prefixes" | "/ui",
             ) => Err(AdminError(
                 StatusCode::METHOD_NOT_ALLOWED,
                 format!("{} is not allowed for this page", parts.method),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
+mod adapting;
 mod attacks;
 mod caching;
 mod deadlines;
@@ -15,6 +16,8 @@ mod logging;
 mod recovering;
 mod relaying;
 mod securing;
+mod storing;
 mod surviving;
+mod tracing;
 mod waiting;
 mod waking;

@@ -118,7 +118,8 @@ impl<T> Admission<T> {
         Micros(interval.0.saturating_mul(self.queue.ahead_of(request) as u64 + 1))
     }
 
-    /// Queues an admitted request again that found no room after all, at its former position.
+    /// Queues an admitted request again that found no room after all, at its former position. If it can use other workers
+    /// than before, the caller has changed the position's route.
     pub fn wait_again(&mut self, position: AdmissionPosition, item: T, deadline: Micros) {
         self.running = self.running.saturating_sub(1);
         self.queue.wait_at(position, deadline, item);
@@ -181,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     const REQUEST: AdmissionRequest =
-        AdmissionRequest { class: Class::Normal, tenant: 1, cost: 10, due: None };
+        AdmissionRequest { class: Class::Normal, tenant: 1, cost: 10, route: 0, due: None };
 
     fn admission(running_max: u32, waiting_max: usize) -> Admission<usize> {
         Admission::new(Config { running_max, waiting_max, wait_max: Micros::from_secs(5) })
@@ -329,7 +330,8 @@ mod tests {
         fn take(&mut self, step: Step) {
             match step {
                 Step::Come { model, tenant, class, cost } => {
-                    self.arrive(model, AdmissionRequest { class, tenant, cost, due: None })
+                    let route = model as u64;
+                    self.arrive(model, AdmissionRequest { class, tenant, cost, route, due: None });
                 }
                 Step::End(n) if n < self.inside.len() => {
                     self.inside.swap_remove(n);

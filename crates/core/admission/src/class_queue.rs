@@ -35,6 +35,8 @@ pub(crate) struct ClassQueue<T> {
     firsts: BTreeSet<(Slot, u64)>,
     /// Requests with a due time, with their tenants.
     dues: BTreeSet<(Order, u64)>,
+    /// Arrivals of each route.
+    routes: BTreeMap<u64, BTreeSet<u64>>,
     /// Latest times to wait, and the arrivals.
     deadlines: BTreeSet<(Micros, u64)>,
     /// How far all tenants' work would have advanced if they were served at once.
@@ -47,6 +49,7 @@ pub(crate) struct ClassQueue<T> {
 struct Waiting<T> {
     tenant: u64,
     cost: u32,
+    route: u64,
     order: Order,
     deadline: Micros,
     slot: Slot,
@@ -78,6 +81,7 @@ impl<T> ClassQueue<T> {
             tenants: BTreeMap::new(),
             firsts: BTreeSet::new(),
             dues: BTreeSet::new(),
+            routes: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             served: 0,
             passed: 0,
@@ -110,7 +114,7 @@ impl<T> ClassQueue<T> {
     }
 
     pub(crate) fn insert(&mut self, position: &AdmissionPosition, deadline: Micros, item: T) {
-        let AdmissionPosition { tenant, cost, mut slot, due, .. } = *position;
+        let AdmissionPosition { tenant, cost, route, mut slot, due, .. } = *position;
         let arrival = slot.1;
         let order = (due.unwrap_or(NO_DUE), arrival);
         self.change_tenant(tenant, |work| {
@@ -125,7 +129,8 @@ impl<T> ClassQueue<T> {
             self.dues.insert((order, tenant));
         }
         self.deadlines.insert((deadline, arrival));
-        self.waiting.insert(arrival, Waiting { tenant, cost, order, deadline, slot, item });
+        self.routes.entry(route).or_default().insert(arrival);
+        self.waiting.insert(arrival, Waiting { tenant, cost, route, order, deadline, slot, item });
     }
 
     /// Removes a request that stopped waiting, and refunds its cost to the tenant.
@@ -150,10 +155,29 @@ impl<T> ClassQueue<T> {
         Some(waiting.item)
     }
 
+    /// Asks once for each route whether there is room.
+    pub(crate) fn ask_for_room(
+        &self,
+        has_room: &mut impl FnMut(&T) -> bool,
+        rooms: &mut BTreeMap<u64, bool>,
+    ) {
+        for (route, arrivals) in &self.routes {
+            let any = arrivals.first().and_then(|arrival| self.waiting.get(arrival));
+            if let Some(any) = any {
+                rooms.entry(*route).or_insert_with(|| has_room(&any.item));
+            }
+        }
+    }
+
     /// The next request for which there is room.
-    pub(crate) fn head(&self, has_room: &mut impl FnMut(&T) -> bool) -> Option<Head> {
-        let mut fits =
-            |arrival: &u64| self.waiting.get(arrival).is_some_and(|waiting| has_room(&waiting.item));
+    pub(crate) fn head(&self, rooms: &BTreeMap<u64, bool>) -> Option<Head> {
+        let fits = |arrival: &u64| {
+            let route = self.waiting.get(arrival).map(|waiting| waiting.route);
+            route.and_then(|route| rooms.get(&route)).is_some_and(|has_room| *has_room)
+        };
+        if !self.routes.keys().any(|route| rooms.get(route) == Some(&true)) {
+            return None;
+        }
         let (start, arrival) = self.firsts.iter().find_map(|((start, _), tenant)| {
             let next = self.tenants.get(tenant)?.orders.iter().find(|(_, arrival)| fits(arrival))?;
             Some((*start, next.1))
@@ -211,6 +235,12 @@ impl<T> ClassQueue<T> {
             spent(&work.slots).iter().for_each(|slot| _ = work.slots.remove(slot));
         });
         self.dues.remove(&(waiting.order, waiting.tenant));
+        if let Some(arrivals) = self.routes.get_mut(&waiting.route) {
+            arrivals.remove(&arrival);
+            if arrivals.is_empty() {
+                self.routes.remove(&waiting.route);
+            }
+        }
         self.deadlines.remove(&(waiting.deadline, arrival));
         Some(waiting)
     }

@@ -7,6 +7,8 @@
 //! Between classes the higher one goes first, but a class that was passed over [`PASSED_MAX`] times goes next: no
 //! class starves. A full queue drops a request of a lower class for one of a higher class.
 
+use std::collections::BTreeMap;
+
 use warmroute_types::Micros;
 
 use crate::Class;
@@ -24,6 +26,8 @@ pub struct AdmissionRequest {
     pub tenant: u64,
     /// Its cost in tokens; at least 1 is charged.
     pub cost: u32,
+    /// The workers that can take it, as a hash: there is room for all waiting requests of one route, or for none.
+    pub route: u64,
     /// When it must have been admitted to be in time; `None` without a time budget.
     pub due: Option<Micros>,
 }
@@ -34,8 +38,16 @@ pub struct AdmissionPosition {
     class: Class,
     pub(crate) tenant: u64,
     pub(crate) cost: u32,
+    pub(crate) route: u64,
     pub(crate) slot: Slot,
     pub(crate) due: Option<Micros>,
+}
+
+impl AdmissionPosition {
+    /// The same position for a request that can now use other workers.
+    pub fn on_route(self, route: u64) -> AdmissionPosition {
+        AdmissionPosition { route, ..self }
+    }
 }
 
 /// The queue is full. Contains the rejected item.
@@ -120,11 +132,15 @@ impl<T> AdmissionQueue<T> {
 
     /// Removes and returns the next request for which there is room. Drops expired requests on the way.
     pub fn pop(&mut self, now: Micros, mut has_room: impl FnMut(&T) -> bool) -> Option<T> {
-        let heads = Class::ALL.map(|class| {
-            let line = &mut self.lines[class as usize];
+        for line in &mut self.lines {
             self.len -= line.drop_late(now);
-            line.head(&mut has_room)
-        });
+        }
+        let mut rooms = BTreeMap::new();
+        self.lines.iter().for_each(|line| line.ask_for_room(&mut has_room, &mut rooms));
+        if !rooms.values().any(|has_room| *has_room) {
+            return None;
+        }
+        let heads = Class::ALL.map(|class| self.lines[class as usize].head(&rooms));
         let chosen = self.choose(&heads)?;
         for class in Class::ALL.into_iter().filter(|&class| class > chosen && heads[class as usize].is_some())
         {
@@ -197,11 +213,11 @@ impl<T> AdmissionQueue<T> {
     }
 
     fn position(&mut self, request: AdmissionRequest) -> AdmissionPosition {
-        let AdmissionRequest { class, tenant, cost, due } = request;
+        let AdmissionRequest { class, tenant, cost, route, due } = request;
         let cost = cost.max(1);
         self.arrivals += 1;
         let slot = self.lines[class as usize].slot(tenant, cost, self.arrivals);
-        AdmissionPosition { class, tenant, cost, slot, due }
+        AdmissionPosition { class, tenant, cost, route, slot, due }
     }
 }
 

@@ -6,6 +6,7 @@ use warmroute_types::Usage;
 use crate::attempt::Attempt;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::first_token::FirstToken;
+use crate::id_watch::IdWatch;
 use crate::permit::Permit;
 use crate::status_class::StatusClass;
 use crate::usage::UsageWatch;
@@ -35,6 +36,8 @@ pub(crate) struct ResponseWatch {
     usage: UsageWatch,
     /// Output tokens of the workers before, if this one continues a stream.
     streamed_before: u32,
+    /// Looks for the identifier of what the worker stores; `None` once seen, or if it stores nothing.
+    stored_id: Option<IdWatch>,
     /// Present while requests are limited.
     pub(crate) permit: Option<Permit>,
 }
@@ -48,7 +51,16 @@ impl ResponseWatch {
     ) -> ResponseWatch {
         let is_stream = framing == Framing::Events && outcome == AttemptOutcome::Ok;
         let first_token = is_stream.then(FirstToken::default);
-        ResponseWatch { attempt, first_token, usage: UsageWatch::default(), streamed_before: 0, permit }
+        let is_stored = outcome == AttemptOutcome::Ok && attempt.stores_response();
+        let stored_id = is_stored.then(IdWatch::default);
+        ResponseWatch {
+            attempt,
+            first_token,
+            usage: UsageWatch::default(),
+            streamed_before: 0,
+            stored_id,
+            permit,
+        }
     }
 
     /// Counts the tokens that workers before have streamed.
@@ -61,6 +73,10 @@ impl ResponseWatch {
         if self.first_token.as_mut().is_some_and(|first_token| first_token.is_in(chunk)) {
             self.first_token = None;
             self.attempt.mark_first_token();
+        }
+        if let Some(id) = self.stored_id.as_mut().and_then(|watch| watch.walk(chunk)) {
+            self.stored_id = None;
+            self.attempt.note_stored(&id);
         }
         self.usage.observe(chunk);
         if let Some(permit) = &mut self.permit {

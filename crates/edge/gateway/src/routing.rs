@@ -26,7 +26,10 @@ pub(crate) fn route(
     let texts = request.texts();
     let request = request.routing_request(&texts, avoid);
     let (now, random) = (gateway.now(), random());
-    let decision = SCRATCH.with_borrow_mut(|scratch| gateway.router.route(&request, scratch, now, random));
+    let decision = SCRATCH.with_borrow_mut(|scratch| {
+        scratch.kept = gateway.console.wanted_candidates();
+        gateway.router.route(&request, scratch, now, random)
+    });
     let decision = decision.map_err(|why| GatewayError::no_route(&why, request.model))?;
     gateway.notify_peers();
     gateway.metrics.count_decision(decision.policy, decision.reason);
@@ -63,6 +66,13 @@ pub(crate) fn expected_ttft_of(decision: &Decision) -> Micros {
 fn as_micros(ms: f32) -> Micros {
     // A float beyond the type's range saturates.
     Micros((f64::from(ms.max(0.0)) * 1e3) as u64)
+}
+
+/// All workers except the one that stores what the request continues. None, if any worker will do.
+pub(crate) fn all_but_stored(gateway: &Gateway, request: &ParsedRequest) -> Vec<WorkerId> {
+    let Some(stored_at) = request.stored.worker else { return Vec::new() };
+    let workers = gateway.router.inspect().workers();
+    workers.iter().map(|view| view.worker.id).filter(|id| *id != stored_at).collect()
 }
 
 /// All workers except the one with this label, which a client requests.

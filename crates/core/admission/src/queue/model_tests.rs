@@ -183,7 +183,7 @@ proptest! {
                 Step::Push { class, tenant, cost, due_s, deadline_s } => {
                     let due = due_s.map(|due| now_s + due);
                     let request =
-                        AdmissionRequest { class, tenant, cost, due: due.map(Micros::from_secs) };
+                        AdmissionRequest { class, tenant, cost, route: 0, due: due.map(Micros::from_secs) };
                     let pushed = queue.push(request, now + Micros::from_secs(deadline_s), id);
                     let expected = model.push(id, class, tenant, cost.into(), due, now_s + deadline_s);
                     prop_assert_eq!(pushed.is_ok(), expected);
@@ -217,7 +217,7 @@ proptest! {
         let mut queue = AdmissionQueue::new(1_000);
         for (patient, urgent) in &costs {
             for (tenant, cost, due) in [(0, *patient, None), (1, *urgent, Some(Micros(1)))] {
-                let request = AdmissionRequest { class: Class::Normal, tenant, cost, due };
+                let request = AdmissionRequest { class: Class::Normal, tenant, cost, route: 0, due };
                 queue.push(request, Micros(u64::MAX), (tenant, cost)).unwrap();
             }
         }
@@ -236,7 +236,7 @@ fn the_earliest_deadline_goes_first_and_requests_without_one_follow() {
     let mut queue = AdmissionQueue::new(10);
     for (item, due) in [("none", None), ("late", Some(9)), ("soon", Some(3)), ("next", Some(5))] {
         let due = due.map(Micros::from_secs);
-        let request = AdmissionRequest { class: Class::Normal, tenant: 1, cost: 10, due };
+        let request = AdmissionRequest { class: Class::Normal, tenant: 1, cost: 10, route: 0, due };
         queue.push(request, Micros(u64::MAX), item).unwrap();
     }
     let order: Vec<_> = std::iter::from_fn(|| queue.pop(Micros::ZERO, |_| true)).collect();
@@ -246,7 +246,7 @@ fn the_earliest_deadline_goes_first_and_requests_without_one_follow() {
 #[test]
 fn a_full_queue_drops_the_lowest_class_for_a_higher_one_only() {
     let mut queue = AdmissionQueue::new(2);
-    let request = |class| AdmissionRequest { class, tenant: 1, cost: 10, due: None };
+    let request = |class| AdmissionRequest { class, tenant: 1, cost: 10, route: 0, due: None };
     let mut push = |class| queue.push(request(class), Micros(u64::MAX), class).is_ok();
     assert!(push(Class::Low) && push(Class::Normal));
     assert!(!push(Class::Low), "nothing is lower");

@@ -10,7 +10,7 @@ use crate::class_queue::TENANTS_MAX;
 const NEVER: Micros = Micros(u64::MAX);
 
 fn request(tenant: u64, cost: u32) -> AdmissionRequest {
-    AdmissionRequest { class: Class::Normal, tenant, cost, due: None }
+    AdmissionRequest { class: Class::Normal, tenant, cost, route: 0, due: None }
 }
 
 fn all<T>(queue: &mut AdmissionQueue<T>) -> Vec<T> {
@@ -51,7 +51,7 @@ fn higher_classes_go_first_and_lower_ones_do_not_starve() {
 fn a_request_without_room_blocks_no_other() {
     let mut queue = AdmissionQueue::new(100);
     queue.push(request(1, 1), NEVER, "full model").unwrap();
-    queue.push(request(1, 1), NEVER, "free model").unwrap();
+    queue.push(AdmissionRequest { route: 1, ..request(1, 1) }, NEVER, "free model").unwrap();
     assert_eq!(queue.pop(Micros::ZERO, |item| *item == "free model"), Some("free model"));
     assert_eq!(queue.pop(Micros::ZERO, |item| *item == "free model"), None);
     assert_eq!(queue.len(), 1);
@@ -155,7 +155,7 @@ proptest! {
                     let class = Class::Normal;
                     let deadline = now + Micros::from_secs(deadline_s);
                     let is_full = queue.len() == MAX;
-                    match queue.push(AdmissionRequest { class, tenant, cost, due: None }, deadline, next) {
+                    match queue.push(AdmissionRequest { class, tenant, cost, route: 0, due: None }, deadline, next) {
                         Ok(position) => _ = inside.insert(next, (position, deadline)),
                         Err(QueueFull(item)) => prop_assert!(is_full && item == next),
                     }
@@ -212,7 +212,7 @@ proptest! {
         for (step, cost_after) in steps {
             match step {
                 Step::Push { class, tenant, cost, .. } => {
-                    let position = queue.push(AdmissionRequest { class, tenant, cost, due: None }, NEVER, (class, tenant, next)).unwrap();
+                    let position = queue.push(AdmissionRequest { class, tenant, cost, route: 0, due: None }, NEVER, (class, tenant, next)).unwrap();
                     places.push((position, next));
                     next += 1;
                 }
@@ -233,9 +233,9 @@ proptest! {
     #[test]
     fn no_class_starves(class in 0..3_usize, others in prop::collection::vec((0..3_usize, 0..4_u64, 1..100_u32), 600)) {
         let mut queue = AdmissionQueue::new(100);
-        queue.push(AdmissionRequest { class: Class::ALL[class], tenant: 9, cost: 100, due: None }, NEVER, true).unwrap();
+        queue.push(AdmissionRequest { class: Class::ALL[class], tenant: 9, cost: 100, route: 0, due: None }, NEVER, true).unwrap();
         let was_let_in = others.into_iter().any(|(class, tenant, cost)| {
-            queue.push(AdmissionRequest { class: Class::ALL[class], tenant, cost, due: None }, NEVER, false).unwrap();
+            queue.push(AdmissionRequest { class: Class::ALL[class], tenant, cost, route: 0, due: None }, NEVER, false).unwrap();
             queue.pop(Micros::ZERO, |_| true).unwrap()
         });
         prop_assert!(was_let_in);

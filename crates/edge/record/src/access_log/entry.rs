@@ -22,6 +22,8 @@ pub struct AccessEntry {
     pub at: SystemTime,
     /// The request's id: the client's, or made here.
     pub request_id: String,
+    /// The id of the request's trace, if it is sampled.
+    pub trace_id: Option<String>,
     /// The HTTP method.
     pub method: String,
     /// The path, without the query.
@@ -78,6 +80,7 @@ impl AccessEntry {
         AccessEntry {
             at: SystemTime::now(),
             request_id,
+            trace_id: None,
             method,
             path,
             status: None,
@@ -129,6 +132,7 @@ impl AccessEntry {
             ("ttft_ms", Time(self.ttft)),
             ("duration_ms", Time(Some(self.duration))),
             ("bytes", Number(Some(self.bytes))),
+            ("trace_id", Name(self.trace_id.as_deref())),
         ]
     }
 

@@ -72,7 +72,7 @@ fn both_formats_show_the_same_fields() {
          error=- key=- model=m worker=http://a:8000 policy=- reason=- attempts=1 continuations=0 \
          prompt_tokens=- output_tokens=- \
          expected_cached_tokens=- cached_tokens=16 wait_ms=- expected_ttft_ms=- ttft_ms=12.345 duration_ms=20.000 \
-         bytes=9\n"
+         bytes=9 trace_id=-\n"
     );
     let json: Value = serde_json::from_str(&line(LineFormat::Json, &entry("m"))).unwrap();
     let names = |text: &str| -> Vec<String> {

@@ -49,7 +49,7 @@ class Stream:
                 self.done += 1
                 continue
             event = json.loads(data)
-            if "error" in event:
+            if "error" in event or "id" not in event:
                 raise SystemExit(f"the stream failed: {data}")
             self.ids.add(event["id"])
             for choice in event["choices"]:

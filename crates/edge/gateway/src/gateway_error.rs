@@ -176,7 +176,7 @@ impl GatewayError {
     }
 
     /// All error codes.
-    pub(crate) const CODES: [&str; 29] = [
+    pub(crate) const CODES: [&str; 32] = [
         "ambiguous_head",
         "broken_body",
         "field_not_allowed",

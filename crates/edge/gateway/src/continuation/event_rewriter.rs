@@ -22,6 +22,10 @@ impl EventRewriter {
         let Ok(Value::Object(mut event)) = serde_json::from_slice(data) else {
             return Some([b"data: ", data, b"\n\n"].concat());
         };
+        // The client has seen no event of an earlier worker: this one's stream is the first.
+        if self.head.id.is_none() {
+            return Some([b"data: ", data, b"\n\n"].concat());
+        }
         if is_greeting(&mut event) {
             return None;
         }
@@ -108,6 +112,13 @@ mod tests {
         let both = rewritten(r#"{"choices":[{"delta":{"role":"assistant","content":"hi"}}]}"#).unwrap();
         assert_eq!(both["choices"][0]["delta"], serde_json::json!({"content": "hi"}));
         assert_eq!(rewritten("[DONE]"), Some("[DONE]".into()));
+    }
+
+    #[test]
+    fn a_worker_after_one_that_said_nothing_is_the_first() {
+        let rewriter = EventRewriter::new(EventHead::default(), 0);
+        let event = r#"{"id":"c-9","choices":[{"delta":{"role":"assistant","content":""}}]}"#;
+        assert_eq!(rewriter.rewrite(event.as_bytes()).unwrap(), format!("data: {event}\n\n").as_bytes());
     }
 
     #[test]

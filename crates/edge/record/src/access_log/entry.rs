@@ -106,7 +106,7 @@ impl AccessEntry {
     }
 
     /// The fields of a line after its time, in order.
-    fn fields(&self) -> [(&'static str, Field<'_>); 22] {
+    fn fields(&self) -> [(&'static str, Field<'_>); 23] {
         use Field::{Name, Number, Time};
         let number = |value: Option<u32>| Number(value.map(u64::from));
         [

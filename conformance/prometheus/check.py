@@ -144,7 +144,7 @@ def alerts_are_explained():
 
 # The demo's engines publish no KV events, nothing is recorded or logged, its policy has no shadows, its clients have no keys and
 # it has no peers, so these have no series here; `cargo test` compares the page's own list, and dashboard.py has the others.
-WITHOUT_SERIES = ("warmroute_feed_", "warmroute_record_", "warmroute_access_log_", "warmroute_worker_trust", "warmroute_shadow_",
+WITHOUT_SERIES = ("warmroute_feed_", "warmroute_record_", "warmroute_access_log_", "warmroute_trace_spans", "warmroute_worker_trust", "warmroute_shadow_",
                   "warmroute_tenant_", "warmroute_peer", "warmroute_sharing_")
 
 

@@ -15,6 +15,7 @@ mod migrating;
 mod notifying;
 mod operating;
 mod picking;
+mod prefixes;
 mod reloading;
 mod starting;
 mod watching;

@@ -13,6 +13,7 @@ use warmroute_router::{Answered, Change, Decision, Outcome};
 use warmroute_types::{Micros, Usage};
 
 use crate::attempt_outcome::AttemptOutcome;
+use crate::attempt_span::AttemptSpan;
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::history::{PastDecision, PastEnd};
@@ -39,6 +40,7 @@ pub(crate) struct Attempt {
     /// Tells whether a shutdown aborts requests.
     drain: Drain,
     log: RequestLog,
+    pub(crate) span: AttemptSpan,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -64,7 +66,7 @@ impl Attempt {
         }
         let (gateway, request) = (Arc::clone(gateway), Arc::clone(request));
         let (outcome, fate) = (AttemptOutcome::Cancelled, RequestFate::Over);
-        let attempt = Attempt {
+        let mut attempt = Attempt {
             gateway,
             request,
             decision,
@@ -75,8 +77,10 @@ impl Attempt {
             usage: None,
             drain: drain.clone(),
             log: log.clone(),
+            span: AttemptSpan::default(),
         };
         attempt.note_decision();
+        attempt.span = AttemptSpan::begin(log, &attempt.decision, &attempt.request);
         attempt
     }
 
@@ -118,6 +122,7 @@ impl Attempt {
         self.gateway.upstreams.count_first_token(worker, self.decision.expected_ttft_ms(), ttft);
         self.past_decision.set_ttft(ttft);
         self.gateway.console.count_first_token(self.decision.expected_ttft_ms(), ttft);
+        self.span.mark_first_token(at, ttft);
         if let Some(until) = observed.ejected_until {
             let (worker, for_s) = (&worker.label, until.since(at).as_secs_f64());
             let request = self.request_id();
@@ -157,7 +162,8 @@ impl Attempt {
         }
     }
 
-    fn note_usage(&self, usage: Usage) {
+    fn note_usage(&mut self, usage: Usage) {
+        self.span.set_usage(usage);
         self.log.note(|entry| {
             entry.prompt_tokens = Some(usage.prompt_tokens);
             entry.output_tokens = Some(usage.output_tokens);
@@ -220,6 +226,7 @@ impl Attempt {
     pub(crate) fn fail(mut self, error: &UpstreamError) {
         self.outcome =
             if error.is_worker_fault() { AttemptOutcome::Failed } else { AttemptOutcome::EndedByGateway };
+        self.span.set_error(error.code());
         self.fate = RequestFate::Continues;
     }
 
@@ -251,6 +258,7 @@ impl Drop for Attempt {
             entry.outcome = outcome.as_str();
             entry.ttft = self.past_decision.ttft();
         });
+        self.span.end(outcome);
         self.gateway.upstreams.count_outcome(&self.decision.worker, outcome);
         let took = self.gateway.now().since(self.received);
         let cached_tokens = self.usage.and_then(|usage| usage.cached_tokens);

@@ -16,6 +16,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use warmroute_fleet::WorkerView;
 use warmroute_index::Stats as IndexStats;
+use warmroute_otel::Tracer;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::Router;
@@ -28,16 +29,19 @@ use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::keys::Keys;
 use crate::peer_transport::PeerTransport;
+use crate::prefix_observer::PrefixObserver;
 use crate::upstream::Upstreams;
 
 mod access_log;
 mod admission;
 mod feeds;
 mod peers;
+mod prefixes;
 mod record;
 mod saturation;
 mod shadows;
 mod tenants;
+mod traces;
 mod ttft;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -147,6 +151,20 @@ impl Metrics {
     pub(crate) fn watch_access_log(&mut self, log: Option<&Arc<AccessLog>>) {
         if let Some(log) = log {
             self.registry.register_collector(Box::new(access_log::AccessLogCollector(Arc::clone(log))));
+        }
+    }
+
+    /// Registers the metrics of what breaks prefixes. Returns the observer that counts it.
+    pub(crate) fn watch_prefixes(&mut self) -> Arc<PrefixObserver> {
+        let observer = Arc::<PrefixObserver>::default();
+        self.registry.register_collector(Box::new(prefixes::PrefixCollector(Arc::clone(&observer))));
+        observer
+    }
+
+    /// Registers the metrics of traces, if there are any.
+    pub(crate) fn watch_tracer(&mut self, tracer: Option<&Arc<Tracer>>) {
+        if let Some(tracer) = tracer {
+            self.registry.register_collector(Box::new(traces::TraceCollector(Arc::clone(tracer))));
         }
     }
 

@@ -33,9 +33,13 @@ pub(crate) struct ParsedRequest {
     pub answers: u32,
     pub answer_tokens_max: Option<u32>,
     pub session_key: Option<u64>,
+    /// The session, whatever the policy needs.
+    pub session: Option<u64>,
     pub prefix_key: Option<u64>,
     /// The prompt's keys, if the policy looks at caches.
     pub prompt: Option<PromptKeys>,
+    /// One prompt, all of which is in the request.
+    pub is_one_prompt: bool,
     /// One prompt with one answer. Only then do the reported cached tokens belong to the prompt.
     pub is_single: bool,
     /// Meaning of a response without cached tokens.
@@ -82,8 +86,10 @@ impl Default for ParsedRequest {
             answers: 0,
             answer_tokens_max: None,
             session_key: None,
+            session: None,
             prefix_key: None,
             prompt: None,
+            is_one_prompt: false,
             is_single: false,
             silence: Silence::MeansNothing,
             delivery: Delivery::Whole,
@@ -124,6 +130,7 @@ impl ParsedRequest {
         let is_single = is_one_prompt && body.has_one_answer() && api != Api::Other;
         let is_recorded = is_single && gateway.recorder.is_some();
         let answer_tokens_max = body.answer_tokens_max(api);
+        let session = config.session_keys.find(headers, body);
         ParsedRequest {
             prompt_tokens: body.prompt_tokens(),
             // Most other endpoints (embeddings, scores) generate no text.
@@ -132,17 +139,15 @@ impl ParsedRequest {
                 _ => body.answers(),
             },
             answer_tokens_max,
-            session_key: if needs(Standard::needs_session_key) {
-                config.session_keys.find(headers, body)
-            } else {
-                None
-            },
+            session_key: session.filter(|_| needs(Standard::needs_session_key)),
+            session,
             prefix_key: if needs(Standard::needs_prefix_key) {
                 config.prefix.key(body, &mut Vec::new())
             } else {
                 None
             },
             prompt,
+            is_one_prompt,
             is_single,
             silence: match api {
                 // Usage that engines add to every event unasked omits the details, so their absence says nothing.
@@ -161,10 +166,7 @@ impl ParsedRequest {
                 .unwrap_or(config.cached_tokens),
             stored: StoredUse::of_body(body),
             tenant_tokens: tenant.map(|tenant| Arc::clone(&tenant.tokens)),
-            trace_fields: is_recorded.then(|| TraceFields {
-                session: config.session_keys.find(headers, body),
-                sketch: sketch(body, gateway),
-            }),
+            trace_fields: is_recorded.then(|| TraceFields { session, sketch: sketch(body, gateway) }),
             model: model.map(str::to_owned),
         }
     }

@@ -5,6 +5,7 @@ mod configuration;
 mod explain;
 mod flush;
 mod peers;
+mod prefixes;
 mod reports;
 mod ui;
 mod worker_api;
@@ -171,12 +172,14 @@ impl Admin {
             (&Method::GET, "/peers") => Ok(as_json(&peers::list(&self.gateway))),
             (&Method::GET, "/ui" | "/ui/") => Ok(console::page()),
             (&Method::GET, "/ui/request") => ui::request(&self.gateway, query),
+            (&Method::GET, "/prefixes") => Ok(as_json(&prefixes::report(&self.gateway))),
             (&Method::GET, "/explain") => explain::last(&self.gateway, query),
             (&Method::POST, "/explain") => Ok(explain::preview(&self.gateway, parts, query, body).await),
             (&Method::POST, "/events") => self.receive_report(&parts.headers, query, body).await,
             (
                 _,
-                "/healthz" | "/readyz" | "/metrics" | "/config" | "/peers" | "/events" | "/explain" | "/ui",
+                "/healthz" | "/readyz" | "/metrics" | "/config" | "/peers" | "/events" | "/explain"
+                | "/prefixes" | "/ui",
             ) => Err(AdminError(
                 StatusCode::METHOD_NOT_ALLOWED,
                 format!("{} is not allowed for this page", parts.method),
@@ -185,7 +188,8 @@ impl Admin {
                 StatusCode::NOT_FOUND,
                 format!(
                     "no such page: {path}; available: /healthz /readyz /metrics /workers /add_worker \
-                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain /ui"
+                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain \\
+                     /prefixes /ui"
                 ),
             )),
         }

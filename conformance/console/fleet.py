@@ -50,9 +50,12 @@ class Process:
     def announced(self):
         line = self.process.stdout.readline()
         if not line:
-            self.log.seek(0)
-            raise AssertionError(f"the process ended: {self.log.read()[-2000:]}")
+            raise AssertionError(f"the process ended: {self.said()}")
         return json.loads(line)
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read()[-2000:]
 
     def stop(self, kill=False):
         if self.process.poll() is None:
@@ -94,7 +97,12 @@ class Gateway:
     def start(self):
         ports = ["--host", "127.0.0.1", "--port", str(self.port), "--admin-port", str(self.admin_port)]
         self.process = Process(self.binary, "serve", *ports, *self.options)
-        await_that("the gateway is ready", lambda: get(f"http://127.0.0.1:{self.admin_port}/readyz"))
+        await_that("the gateway is ready", self.is_ready)
+
+    def is_ready(self):
+        if self.process.process.poll() is not None:
+            raise AssertionError(f"the gateway ended: {self.process.said()}")
+        return get(f"http://127.0.0.1:{self.admin_port}/readyz")
 
     def stop(self, kill=False):
         self.process.stop(kill)

@@ -4,6 +4,8 @@ import sys
 import time
 from pathlib import Path
 
+from PIL import Image
+
 from browser import Page, chromium
 from fleet import Engines, Gateway, Traffic
 
@@ -59,6 +61,8 @@ def many(browser, shots):
 with chromium() as browser:
     if MODE == "--picture":
         few(browser, [(PICTURE, "dark", (1440, 900), WATCHED_S)])
+        # The page has few colours: a palette makes the file a third as large.
+        Image.open(PICTURE).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
     else:
         folder = Path(sys.argv[3])
         folder.mkdir(parents=True, exist_ok=True)

@@ -191,7 +191,7 @@ def collector_outages_cost_spans_only(receiver, engine, router):
     receiver.answer = 400
     refused = requests("refused")
     poll(lambda: router.metric("failed") >= 60, "a refused batch is lost and counted")
-    port, spans = receiver.port, receiver.spans
+    port = receiver.port
     receiver.close()
     gone = requests("gone")
     for slower in (refused, gone):
@@ -201,7 +201,6 @@ def collector_outages_cost_spans_only(receiver, engine, router):
         again.trace("gone-19")
         assert again.complaints == []
     assert "does not take traces" in router.logged()
-    assert len({id(span) for span in spans}) == len(spans)
 
 
 def retries_are_attempts_of_one_trace():
@@ -267,13 +266,13 @@ def a_share_of_new_traces_is_sampled():
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_SERVICE_NAME": "from-environment",
                        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.25"}
         with world(Gateway(BINARY, [engine.url], env=environment)) as (router,):
-            for n in range(400):
+            for n in range(200):
                 send(router, f"share-{n}", body=body_of(stream=False))
             sampled = {header["traceparent"] for header in engine.headers if header["traceparent"].endswith("-03")}
             others = {header["traceparent"] for header in engine.headers if header["traceparent"].endswith("-02")}
-            assert len(sampled) + len(others) == 400, "each request has a context of its own"
-            # Six standard deviations of 400 throws.
-            assert 48 <= len(sampled) <= 152, len(sampled)
+            assert len(sampled) + len(others) == 200, "each request has a context of its own"
+            # Six standard deviations of 200 throws.
+            assert 14 <= len(sampled) <= 86, len(sampled)
             router.stop()
             servers = [span for span in receiver.spans if span.kind == "SERVER"]
             assert len(servers) == len(sampled) and servers[0].resource["service.name"] == "from-environment"

@@ -1,9 +1,11 @@
 """A strict collector: OTLP over HTTP, decoded with OpenTelemetry's own package. What it refuses is kept as a complaint."""
 
+import contextlib
 import gzip
 import http.server
 import importlib
 import pkgutil
+import socket
 import threading
 import time
 
@@ -96,11 +98,15 @@ class Receiver:
     def __init__(self, port=0):
         self.exports, self.spans, self.complaints, self.heads = [], [], [], []
         self.answer, self.rejects = 200, 0
-        self.lock = threading.Condition()
+        self.lock, self.connections = threading.Condition(), []
         receiver = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self):
+                super().setup()
+                receiver.connections.append(self.connection)
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["content-length"]))
@@ -178,3 +184,6 @@ class Receiver:
     def close(self):
         self.server.shutdown()
         self.server.server_close()
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)

@@ -5,6 +5,7 @@ import http.client
 import http.server
 import json
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -47,7 +48,8 @@ class Engine:
                 self.end_headers()
                 self.event({"choices": [{"index": 0, "delta": {"content": "one"}}]})
                 if engine.mode == "break":
-                    return self.connection.close()
+                    self.close_connection = True
+                    return self.connection.shutdown(socket.SHUT_RDWR)
                 if engine.mode == "slow":
                     engine.release.wait(20)
                 self.event({"choices": [], "usage": usage})

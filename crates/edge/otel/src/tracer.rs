@@ -90,7 +90,7 @@ mod tests {
         for (ratio, expected) in [(0.0, 0), (0.25, 250), (1.0, 1_000)] {
             let tracer = tracer(ratio);
             // Evenly spread ids.
-            let ids = (0..1_000_u128).map(|n| TraceId(n * (1 << 64) / 1_000 | 1));
+            let ids = (0..1_000_u128).map(|n| TraceId((n * (1 << 64) / 1_000) | 1));
             assert_eq!(ids.filter(|id| tracer.samples(*id)).count(), expected, "{ratio}");
         }
         assert!(tracer(1.0).samples(TraceId(u128::MAX)));

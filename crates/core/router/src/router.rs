@@ -7,6 +7,8 @@ use parking_lot::RwLock;
 use warmroute_fleet::{AnswerProgress, Fleet, HealthConfig};
 use warmroute_index::Index;
 use warmroute_policy::Policy;
+#[cfg(test)]
+use warmroute_types::WorkerId;
 use warmroute_types::{CacheView, Micros};
 
 use crate::adapter_names::AdapterNames;

@@ -379,6 +379,18 @@ impl Fleet {
         self.load(worker).bookings()
     }
 
+    /// Whether a member has this address.
+    pub fn has_member(&self, address: &Address) -> bool {
+        let is_member =
+            |slot: &WorkerSlot| slot.membership == Membership::Member && slot.worker.address == *address;
+        self.slots.read().iter().any(is_member)
+    }
+
+    /// Requests in flight on a worker; `None` if it takes none now.
+    pub fn in_flight_if_ready(&self, worker: WorkerId) -> Option<u32> {
+        self.load(worker).in_flight_if_ready()
+    }
+
     /// Whether this worker still has its slot and is not leaving.
     pub fn is_member(&self, worker: &Worker) -> bool {
         let slots = self.slots.read();

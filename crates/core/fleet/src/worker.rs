@@ -16,7 +16,7 @@ pub enum Models {
     /// The engine does not list its models: it is a candidate for every request.
     Any,
     /// These, by name: a base model and its LoRA adapters.
-    Named(Vec<Arc<str>>),
+    Named(Arc<[Arc<str>]>),
 }
 
 impl Models {

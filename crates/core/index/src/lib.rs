@@ -55,6 +55,7 @@ mod operation;
 mod orphans;
 mod overlap;
 mod paths;
+mod pending;
 mod prefetch;
 mod presumed;
 mod presumed_lru;
@@ -70,6 +71,7 @@ mod waiting_uses;
 mod worker_bits;
 mod worker_names;
 mod writer;
+mod writer_lock;
 
 pub use config::{BUDGET_BYTES_MIN, Config, ConfigError, IndexError};
 pub use digest::{Digester, Hash, UnknownHash};

@@ -66,6 +66,8 @@ pub struct Estimate {
     pub step_ms: f32,
     /// Prompts booked earlier on this worker whose prefill has not ended.
     pub prompts_ahead: u32,
+    /// Requests that are expected to come while the worker computes this one.
+    pub followers: f32,
     /// Time since the worker was last assigned a request.
     pub idle: Micros,
 }

@@ -52,6 +52,7 @@ impl WorkerEstimate {
             anywhere_ms: 0.0,
             step_ms: forecast.relative_latency * cost.step_ms(&features),
             prompts_ahead: forecast.prompts,
+            followers: 0.0,
             idle: forecast.idle,
         };
         WorkerEstimate { features, estimate }

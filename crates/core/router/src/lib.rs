@@ -23,6 +23,7 @@ mod assessment;
 mod candidate_record;
 mod change;
 mod decision;
+mod demand;
 mod estimate;
 mod family;
 mod feed_check;

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{AnswerProgress, Fleet, HealthConfig};
 use warmroute_index::Index;
 use warmroute_policy::Policy;
 #[cfg(test)]
 use warmroute_types::WorkerId;
-use warmroute_types::{CacheView, Micros};
+use warmroute_types::{CacheView, MAX_WORKERS, Micros};
 
 use crate::adapter_names::AdapterNames;
 use crate::decision::{Decision, NoRoute};
@@ -65,6 +65,12 @@ pub struct Router<P> {
     /// Concurrency limit of a worker, in requests.
     in_flight_max: AtomicU32,
     pools: RwLock<Pools>,
+    /// Held while the fleet's members change, one change after another. Decisions do not take it.
+    changes: Mutex<()>,
+    /// By worker index: held while the cache of a slot is cleared for its next worker.
+    clears: Box<[Mutex<()>]>,
+    /// Held while peers' requests are booked: a worker that was found must not lose its slot before it is booked.
+    peer_bookings: RwLock<()>,
     reported: Reported,
     speculations: Speculations,
     sharing: OnceLock<Arc<Sharing>>,
@@ -94,6 +100,9 @@ impl<P: Policy> Router<P> {
             in_flight_max: AtomicU32::new(config.in_flight_max),
             config,
             pools: RwLock::default(),
+            changes: Mutex::default(),
+            clears: (0..MAX_WORKERS).map(|_| Mutex::default()).collect(),
+            peer_bookings: RwLock::default(),
             reported: Reported::default(),
             speculations: Speculations::default(),
             sharing: OnceLock::new(),
@@ -113,15 +122,17 @@ impl<P: Policy> Router<P> {
     ) -> Result<Decision, NoRoute> {
         let (pools, policies) = (self.pools.read(), self.policies.read());
         let (pool, context) = (pools.serving(request.model)?, self.context(request.model, now, random));
+        let rules = self.model_rules.read();
         request.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &pool.tokens));
         let open = pool.enter(&context, request, scratch);
         let open = open.ok_or_else(|| self.no_route_reason(&pools, pool, request))?;
-        let rules = self.model_rules.read();
         let own_policy = rules_of(&rules, request.model).and_then(|rules| rules.policy.as_ref());
         let policy = own_policy.unwrap_or(policies.acting());
         let choice = policy.choose(&open.policy_request, open.candidates());
         policies.compare_shadows(&open.policy_request, open.candidates(), choice.index);
         let mut decision = open.book(policy.name(), choice, &scratch.spans);
+        // After the section: storing a new prompt allocates.
+        self.index.apply_pending();
         let announce =
             |sharing: &Arc<Sharing>| sharing.announce(decision.booking_record(request, &scratch.spans));
         decision.assignment_guard = self.sharing.get().map(announce);
@@ -176,7 +187,8 @@ impl<P: Policy> Router<P> {
 
     /// Concurrency limit of a worker for requests of this model.
     fn in_flight_max_of(&self, model: Option<&str>) -> u32 {
-        let rules = self.model_rules.read();
+        // A decision may hold the lock already. A plain read would wait behind a writer that waits for the decision.
+        let rules = self.model_rules.read_recursive();
         let own = rules_of(&rules, model).and_then(|rules| rules.in_flight_max);
         own.unwrap_or_else(|| self.in_flight_max.load(Relaxed))
     }
@@ -199,6 +211,7 @@ impl<P: Policy> Router<P> {
             index: &self.index,
             speculations: &self.speculations,
             router_rank: sharing.map_or(0, |sharing| sharing.rank()),
+            routers: sharing.map_or(1, |sharing| sharing.routers()),
             unpropagated_load: sharing.map_or(Micros::ZERO, |sharing| sharing.unpropagated_load()),
             report_age_max: self.config.report_age_max,
             without_view: self.config.without_view,

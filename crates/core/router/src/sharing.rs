@@ -34,6 +34,7 @@ pub(crate) struct Sharing {
     answered_at: Box<[AtomicU64]>,
     /// Number of peers with a lower id.
     rank: AtomicU32,
+    routers: AtomicU32,
     /// Load that peers may have assigned without this router knowing, in microseconds.
     unpropagated_load_us: AtomicU64,
 }
@@ -138,6 +139,7 @@ impl Sharing {
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
             rank: AtomicU32::new(0),
+            routers: AtomicU32::new(1),
             unpropagated_load_us: AtomicU64::new(0),
         };
         sharing.set_members(members);
@@ -197,6 +199,15 @@ impl Sharing {
     /// Number of peers with a lower id.
     pub fn rank(&self) -> u32 {
         self.rank.load(Relaxed)
+    }
+
+    /// Number of routers that share the fleet, this one included.
+    pub fn routers(&self) -> u32 {
+        self.routers.load(Relaxed).max(1)
+    }
+
+    pub fn set_routers(&self, routers: usize) {
+        self.routers.store(routers as u32, Relaxed);
     }
 
     /// Load that peers may have assigned without this router knowing.

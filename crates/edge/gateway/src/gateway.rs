@@ -116,7 +116,8 @@ impl Gateway {
         self.admission_gate.set_config(&config.admission);
         self.config.set(config);
         // Higher limits may make room for waiting requests.
-        (0..self.admission_gate.waiting()).for_each(|_| self.admit_next());
+        let waiting = self.admission_gate.waiting();
+        (0..waiting).take_while(|_| self.admit_next()).for_each(drop);
         Ok(())
     }
 
@@ -203,15 +204,15 @@ impl Gateway {
         self.probe_problems.set(worker, problem);
     }
 
-    /// Admits the next waiting request if there is room. Every request that ends does the same. Call it periodically to
-    /// use workers that joined or recovered.
-    pub fn admit_next(&self) {
+    /// Admits the next waiting request if there is room, and returns whether there was one. Every request that ends does
+    /// the same. Call it periodically to use workers that joined or recovered.
+    pub fn admit_next(&self) -> bool {
         let config = self.config();
         let has_room = |waiter: &Waiter| {
             let vacancy = self.router.inspect().vacancy(waiter.model.as_deref(), &waiter.avoid);
             config.admission.may_route(vacancy)
         };
-        self.admission_gate.admit_next(has_room, || self.now());
+        self.admission_gate.admit_next(has_room, || self.now())
     }
 
     /// Closes upstream connections that have been idle for too long. Call it every few seconds.

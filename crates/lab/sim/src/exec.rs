@@ -162,6 +162,7 @@ fn estimated(estimate: &Estimate) -> Value {
         "anywhere_ms": estimate.anywhere_ms,
         "step_ms": estimate.step_ms,
         "prompts_ahead": estimate.prompts_ahead,
+        "followers": estimate.followers,
         "idle_us": estimate.idle.0,
     })
 }
@@ -214,6 +215,7 @@ mod tests {
                 anywhere_ms: 1.5,
                 step_ms: 0.25,
                 prompts_ahead: 3,
+                followers: 0.5,
                 idle: Micros(77),
             },
         }
@@ -250,12 +252,13 @@ mod tests {
             anywhere_ms,
             step_ms,
             prompts_ahead,
+            followers,
             idle,
         } = estimate;
         let told = question(&ask, &[candidate]);
         let estimate = json!({
             "ttft_ms": 13.0, "queue_ms": queue_ms, "prefill_ms": prefill_ms, "adapter_ms": adapter_ms, "lacking_ms": lacking_ms,
-            "anywhere_ms": anywhere_ms, "step_ms": step_ms, "prompts_ahead": prompts_ahead, "idle_us": idle.0,
+            "anywhere_ms": anywhere_ms, "step_ms": step_ms, "prompts_ahead": prompts_ahead, "followers": followers, "idle_us": idle.0,
         });
         let candidate = json!({
             "worker": worker.0, "identity": identity, "overlap_tokens": overlap_tokens,

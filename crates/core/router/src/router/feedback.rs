@@ -1,5 +1,7 @@
 //! Feedback: gathers what an answer shows, and executes the corrections that [`assess`] derives from it.
 
+use std::sync::Arc;
+
 use warmroute_fleet::{CacheBelief, ObservedPrompt, Worker};
 use warmroute_index::{HolderId, Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
@@ -262,6 +264,7 @@ impl<P: Policy> Router<P> {
         }
         self.cut_presumed(worker, bookings, prompt, kept);
         let spans: Vec<Span> = prompt.spans(|bytes| (bytes as f32 * tokens_per_byte) as u32).collect();
+        let spans = Arc::new(spans);
         let presumed = PresumptionGuard::make(&self.index, worker.id, prompt.root, &spans, now);
         presumed.into_iter().for_each(|mut presumed| presumed.confirm());
     }

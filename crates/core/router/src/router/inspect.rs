@@ -133,6 +133,12 @@ impl<'a, P: Policy> Inspect<'a, P> {
         self.router.index.stats()
     }
 
+    /// Runs `work` while the index's writer lock is held, to show what does not wait for it.
+    #[doc(hidden)]
+    pub fn while_index_is_written<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.router.index.while_writing(work)
+    }
+
     /// The acting policy.
     pub fn policy(&self) -> P
     where

@@ -131,6 +131,7 @@ fn describe(gateway: &Gateway, candidate: &CandidateRecord, role: CandidateRole)
         "restorable_tokens": numbers.restorable_tokens,
         "in_flight": numbers.in_flight,
         "prompts_ahead": estimate.prompts_ahead,
+        "followers": rounded(estimate.followers.into()),
         "queue_ms": rounded(estimate.queue_ms.into()),
         "adapter_ms": rounded(estimate.adapter_ms.into()),
         "prefill_ms": rounded(estimate.prefill_ms.into()),

@@ -35,7 +35,7 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Check whether a configuration works: connect to every worker and peer router, and report what to change
     Doctor(Box<DoctorArgs>),
-    /// Show where a running gateway would send a request and why, or where it sent the last ones
+    /// Show where a running gateway would send a request and why, where it sent the last ones, or what breaks prefixes
     Explain(ExplainArgs),
     /// Print whether a running gateway is ready, for scripts
     Status(StatusArgs),
@@ -228,6 +228,9 @@ pub struct ExplainArgs {
     /// Number of decisions to show
     #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "request", value_parser = clap::value_parser!(u16).range(1..))]
     pub last: u16,
+    /// Show where successive prompts part, why, and what that costs, instead of decisions
+    #[arg(long, conflicts_with_all = ["request", "last"])]
+    pub prefixes: bool,
     /// Print the gateway's response as JSON instead of a table
     #[arg(long)]
     pub json: bool,

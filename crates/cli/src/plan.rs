@@ -2,6 +2,7 @@
 
 mod kubernetes;
 mod sharing;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -97,6 +98,7 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
         precise: precise(&options, dialer),
         record: record(&options)?,
         access_log: access_log(&options.server)?,
+        collector: traces::collector(&options.tracing)?,
         sharing,
         picker: picker(&options.picker)?,
         events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
@@ -113,7 +115,7 @@ fn in_flight_max(options: &Options) -> u32 {
 }
 
 /// Options that must not be zero.
-const POSITIVE: [&str; 15] = [
+const POSITIVE: [&str; 16] = [
     "health-failure-threshold",
     "health-check-interval-secs",
     "health-check-timeout-secs",
@@ -126,6 +128,7 @@ const POSITIVE: [&str; 15] = [
     "first-byte-timeout-secs",
     "idle-timeout-secs",
     "dns-refresh-secs",
+    "otlp-timeout-secs",
     "eviction-interval-secs",
     "worker-kv-tokens",
     "prefix-token-count",
@@ -436,7 +439,8 @@ pub fn unused(given: &Options) -> Vec<String> {
     let is_set = |key: &&str| set.iter().any(|(name, value)| name == key && value.as_u64() != Some(0));
     let is_unused = |(key, needs): &&(&str, &[&str])| is_set(key) && !needs.iter().any(is_set);
     let tell = |(key, needs): &(&str, &[&str])| format!("{key} has no effect without {}", needs.join(" or "));
-    NEEDS.iter().filter(is_unused).map(tell).collect()
+    let unused = NEEDS.iter().filter(is_unused).map(tell);
+    unused.chain(traces::warnings(&given.tracing)).collect()
 }
 
 #[cfg(test)]
@@ -567,6 +571,25 @@ mod tests {
             ("[routing]\npolicy = \"weighted_score:queue=nan\"", "`nan` is no number"),
             ("[routing]\nshadow = [\"random:x=1\"]", "no parameters"),
             ("[server]\naccess-log = \"log\"\naccess-log-max-bytes = 10", "access-log-max-bytes"),
+            (
+                "[tracing]\notlp-endpoint = \"collector:4318\"",
+                "otlp-endpoint: `collector:4318` is not the URL",
+            ),
+            (
+                "[tracing]\notlp-endpoint = \"http://c:4317\"",
+                "otlp-endpoint: port 4317 is for OTLP over gRPC",
+            ),
+            (
+                "[tracing]\notlp-endpoint = \"http://c:4318\"\notlp-headers = \"hush\"",
+                "otlp-headers: entry 1",
+            ),
+            ("[tracing]\ntrace-sample-ratio = 1.5", "trace-sample-ratio must be a number between 0 and 1"),
+            ("[tracing]\ntrace-attributes = \"a\"", "trace-attributes: `a` is not NAME=VALUE"),
+            ("[tracing]\notlp-timeout-secs = 0", "otlp-timeout-secs must be at least 1"),
+            (
+                "[tracing]\notlp-endpoint = \"https://c\"\notlp-tls-ca = \"/nowhere\"",
+                "otlp-tls-ca: cannot read",
+            ),
             ("[recording]\nrecord = \"trace\"\nrecord-max-bytes = 10", "record-max-bytes"),
             ("[events]\nkv-events-bind = \"5557\"", "`5557` is not a valid endpoint"),
             (

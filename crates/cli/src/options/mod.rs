@@ -97,6 +97,8 @@ options! {
     health: Health,
     /// Recording of traces for the lab.
     recording: Recording,
+    /// OpenTelemetry traces.
+    tracing: Tracing,
     /// Sharing state between routers.
     sharing: Sharing,
     /// The endpoint picker for Envoy.
@@ -124,6 +126,7 @@ mod tests {
             ("security", 14),
             ("health", 0),
             ("recording", 1),
+            ("tracing", 7),
             ("sharing", 6),
             ("picker", 1),
         ];

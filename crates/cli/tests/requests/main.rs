@@ -16,5 +16,6 @@ mod recovering;
 mod relaying;
 mod securing;
 mod storing;
+mod tracing;
 mod waiting;
 mod waking;

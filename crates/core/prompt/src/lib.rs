@@ -5,6 +5,7 @@
 //!                        └─canonical──▶ the prompt as one byte string: roles, contents, tools in order
 //!                                         ├─PrefixRule──▶ the key of its beginning
 //!                        │                └─Chunks──▶ digests of its chunks, for the index
+//!                        ├─Outline──▶ digests of its fields, to tell where prompts part
 //!                        └─Alignment──▶ the prompt in the engine's own bytes, to be matched with what it reports
 //! ```
 //!
@@ -21,6 +22,7 @@ mod chunks;
 pub mod fuzz;
 mod json;
 mod json_path;
+mod outline;
 mod prefix;
 mod prompt_length;
 
@@ -36,4 +38,5 @@ pub use chunk_sizes::ChunkSizes;
 pub use chunks::{CHUNK_BYTES, Chunks};
 pub use json::{BadJson, RawStr};
 pub use json_path::JsonPath;
+pub use outline::{Cell, Field, FieldPath, Likeness, Outline, OutlinePart, Role, Word, words};
 pub use prefix::{PrefixHash, PrefixRule, PrefixSpan};

@@ -35,6 +35,8 @@ pub struct Decision {
     pub view: CacheView,
     /// The chosen candidate, then the next best by expected TTFT, as the policy saw them.
     pub candidate_records: [Option<CandidateRecord>; CANDIDATE_RECORDS_MAX],
+    /// All candidates; empty unless [`crate::Scratch::kept`] asks for them.
+    pub all_candidates: Vec<CandidateRecord>,
     /// Time of the decision.
     pub made: Micros,
     /// Basis of the prediction.

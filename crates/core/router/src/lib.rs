@@ -70,7 +70,7 @@ pub use reported::{FeedReport, Ingested, Matching, Unit};
 #[doc(hidden)]
 pub use reported_view::ReportedView;
 pub use request::{Content, Request, Silence};
-pub use router::{Config, Inspect, Peering, Router};
+pub use router::{Config, HeldHead, Inspect, Peering, Router};
 pub use saved_state::{BadSavedState, SavedState};
-pub use scratch::Scratch;
+pub use scratch::{KeptCandidates, Scratch};
 pub use sharing::{PeerTask, Received, SharingView};

@@ -296,6 +296,7 @@ impl OpenDecision<'_> {
             prompt_tokens,
             view: expectation.view,
             candidate_records: self.state.candidate_records(chosen),
+            all_candidates: Vec::new(),
             made: context.now,
             expectation,
             booking: Booking::make(context.fleet, worker.id, work, context.now),

@@ -21,7 +21,7 @@ use crate::pools::Pools;
 use crate::reported::Reported;
 use crate::reported_view::ReportedView;
 use crate::request::Request;
-use crate::scratch::Scratch;
+use crate::scratch::{KeptCandidates, Scratch};
 use crate::sharing::{AssignmentGuard, Sharing};
 use crate::speculation::Speculations;
 use crate::stored_responses::StoredResponses;
@@ -124,8 +124,12 @@ impl<P: Policy> Router<P> {
         let (pool, context) = (pools.serving(request.model)?, self.context(request.model, now, random));
         let rules = self.model_rules.read();
         request.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &pool.tokens));
+        // Allocated outside the section: other decisions wait while it is held.
+        let kept = if scratch.kept == KeptCandidates::All { pool.len() } else { 0 };
+        let mut all_candidates = Vec::with_capacity(kept);
         let open = pool.enter(&context, request, scratch);
         let open = open.ok_or_else(|| self.no_route_reason(&pools, pool, request))?;
+        all_candidates.extend(open.records().take(kept));
         let own_policy = rules_of(&rules, request.model).and_then(|rules| rules.policy.as_ref());
         let policy = own_policy.unwrap_or(policies.acting());
         let choice = policy.choose(&open.policy_request, open.candidates());
@@ -136,6 +140,7 @@ impl<P: Policy> Router<P> {
         let announce =
             |sharing: &Arc<Sharing>| sharing.announce(decision.booking_record(request, &scratch.spans));
         decision.assignment_guard = self.sharing.get().map(announce);
+        decision.all_candidates = all_candidates;
         Ok(decision)
     }
 
@@ -282,7 +287,7 @@ mod peering;
 mod saving;
 mod sharing;
 
-pub use inspect::Inspect;
+pub use inspect::{HeldHead, Inspect};
 pub use peering::Peering;
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::first_byte_wait::FirstByteWait;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::idle_timeout::earlier;
-use crate::intake::{self, Intake};
+use crate::intake::{self, Intake, RequestBody};
 use crate::keys::Tenant;
 use crate::permit::{self, Permit};
 use crate::relay::{EndMarker, Relay, RelayParams};
@@ -108,9 +108,13 @@ impl Dispatch {
         }
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
         let avoid = routing::all_but_stored(gateway, &intake.request);
+        let queue = log.begin_queue();
         let permit =
             permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &avoid).await;
-        let permit = permit.map_err(|refusal| intake.request.stored.explain(refusal))?;
+        let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
+        if let RequestBody::Buffered(body) = &intake.body {
+            gateway.prefixes.observe(body, &intake.request, api, received);
+        }
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         headers::set_credentials(&mut parts.headers, &config, tenant);
@@ -152,6 +156,7 @@ impl Dispatch {
             let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
             let attempt =
                 Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
+            attempt.span.inject(&mut self.headers);
             let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
             let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
             match self.try_worker(&upstream, &attempt.decision.worker).await {
@@ -188,10 +193,10 @@ impl Dispatch {
     /// Waits for a worker with room, after all usable workers turned out to be full or gone.
     async fn requeue(&mut self) -> Result<(), GatewayError> {
         let (request, avoid) = (Arc::clone(&self.intake.request), self.excluded_workers()?);
-        match &mut self.permit {
-            Some(permit) => permit.requeue(&request, avoid).await,
-            None => Ok(()),
-        }
+        let Some(permit) = &mut self.permit else { return Ok(()) };
+        let queue = self.log.begin_queue();
+        let admitted = permit.requeue(&request, avoid).await;
+        queue.end(admitted.map(Some)).map(|_| ())
     }
 
     /// Whether the request may be sent to another worker after the failed ones.
@@ -239,10 +244,11 @@ impl Dispatch {
     /// Passes a response on. Returns `None` if the request should be retried on another worker.
     async fn accept_or_retry(
         &mut self,
-        attempt: Attempt,
+        mut attempt: Attempt,
         upstream: Arc<Upstream>,
         mut started: StartedResponse,
     ) -> Option<Response<ResponseBody>> {
+        attempt.span.set_status(started.head.status().as_u16());
         let class = StatusClass::of(started.head.status(), started.head.headers());
         if let StatusClass::Backpressure { pause } = class {
             attempt.back_off(pause);

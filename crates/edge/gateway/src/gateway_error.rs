@@ -77,6 +77,8 @@ pub(crate) enum GatewayError {
     UnknownPath(String),
     #[error("{method} is not allowed for this endpoint; use {allowed}")]
     MethodNotAllowed { method: http::Method, allowed: &'static str },
+    #[error("WebSockets are not offered; send the request by HTTP")]
+    NoWebSocket,
     #[error("The worker failed before it responded: {0}")]
     WorkerFailed(String),
     #[error(
@@ -156,7 +158,7 @@ impl GatewayError {
     }
 
     /// All error codes.
-    pub(crate) const CODES: [&str; 28] = [
+    pub(crate) const CODES: [&str; 29] = [
         "ambiguous_head",
         "broken_body",
         "field_not_allowed",
@@ -183,6 +185,7 @@ impl GatewayError {
         "unknown_url",
         "unknown_worker",
         "unsupported_encoding",
+        "websocket_not_offered",
         "worker_failed",
         "worker_timeout",
     ];
@@ -217,6 +220,7 @@ impl GatewayError {
             GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
             GatewayError::UnknownPath(_) => "unknown_url",
             GatewayError::MethodNotAllowed { .. } => "method_not_allowed",
+            GatewayError::NoWebSocket => "websocket_not_offered",
             GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => "worker_failed",
             GatewayError::WorkerTimeout(_) | GatewayError::WorkerStalled => "worker_timeout",
             GatewayError::RequestTimeout => "request_timeout",
@@ -239,6 +243,8 @@ impl GatewayError {
             | GatewayError::StoredLost(_)
             | GatewayError::UnknownPath(_) => StatusCode::NOT_FOUND,
             GatewayError::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            // Codex goes on by HTTP at once after this status, and after 405 only when it has tried five times.
+            GatewayError::NoWebSocket => StatusCode::UPGRADE_REQUIRED,
             GatewayError::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             GatewayError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
             GatewayError::SlowBody => StatusCode::REQUEST_TIMEOUT,
@@ -334,6 +340,9 @@ impl GatewayError {
         }
         if matches!(self, GatewayError::Unauthorized) {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if matches!(self, GatewayError::NoWebSocket) {
+            headers.insert(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"));
         }
         if let GatewayError::MethodNotAllowed { allowed, .. } = self {
             headers.insert(header::ALLOW, HeaderValue::from_static(allowed));

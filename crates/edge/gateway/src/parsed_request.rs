@@ -1,5 +1,7 @@
 //! A parsed request: the facts that routing, admission and feedback need.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_policy::Standard;
@@ -13,6 +15,7 @@ use crate::gateway::Gateway;
 use crate::keys::Tenant;
 use crate::prompt_keys::PromptKeys;
 use crate::stored_objects::StoredUse;
+use crate::tenant_tokens::TenantTokens;
 use crate::upstream_body::BufferedBody;
 use crate::{Config, UsageInjection};
 
@@ -30,9 +33,13 @@ pub(crate) struct ParsedRequest {
     pub answers: u32,
     pub answer_tokens_max: Option<u32>,
     pub session_key: Option<u64>,
+    /// The session, whatever the policy needs.
+    pub session: Option<u64>,
     pub prefix_key: Option<u64>,
     /// The prompt's keys, if the policy looks at caches.
     pub prompt: Option<PromptKeys>,
+    /// One prompt, all of which is in the request.
+    pub is_one_prompt: bool,
     /// One prompt with one answer. Only then do the reported cached tokens belong to the prompt.
     pub is_single: bool,
     /// Meaning of a response without cached tokens.
@@ -47,6 +54,8 @@ pub(crate) struct ParsedRequest {
     pub cached_tokens: CachedTokens,
     /// Stored responses that the request continues, reads or makes.
     pub stored: StoredUse,
+    /// Counters of the tenant's tokens.
+    pub tenant_tokens: Option<Arc<TenantTokens>>,
     /// Fields for the trace, if one is recorded.
     pub trace_fields: Option<TraceFields>,
 }
@@ -77,8 +86,10 @@ impl Default for ParsedRequest {
             answers: 0,
             answer_tokens_max: None,
             session_key: None,
+            session: None,
             prefix_key: None,
             prompt: None,
+            is_one_prompt: false,
             is_single: false,
             silence: Silence::MeansNothing,
             delivery: Delivery::Whole,
@@ -86,6 +97,7 @@ impl Default for ParsedRequest {
             cache_salt: None,
             cached_tokens: CachedTokens::Shown,
             stored: StoredUse::default(),
+            tenant_tokens: None,
             trace_fields: None,
         }
     }
@@ -118,6 +130,7 @@ impl ParsedRequest {
         let is_single = is_one_prompt && body.has_one_answer() && api != Api::Other;
         let is_recorded = is_single && gateway.recorder.is_some();
         let answer_tokens_max = body.answer_tokens_max(api);
+        let session = config.session_keys.find(headers, body);
         ParsedRequest {
             prompt_tokens: body.prompt_tokens(),
             // Most other endpoints (embeddings, scores) generate no text.
@@ -126,17 +139,15 @@ impl ParsedRequest {
                 _ => body.answers(),
             },
             answer_tokens_max,
-            session_key: if needs(Standard::needs_session_key) {
-                config.session_keys.find(headers, body)
-            } else {
-                None
-            },
+            session_key: session.filter(|_| needs(Standard::needs_session_key)),
+            session,
             prefix_key: if needs(Standard::needs_prefix_key) {
                 config.prefix.key(body, &mut Vec::new())
             } else {
                 None
             },
             prompt,
+            is_one_prompt,
             is_single,
             silence: match api {
                 // Usage that engines add to every event unasked omits the details, so their absence says nothing.
@@ -154,10 +165,8 @@ impl ParsedRequest {
                 .and_then(|tenant| tenant.rights.cached_tokens)
                 .unwrap_or(config.cached_tokens),
             stored: StoredUse::of_body(body),
-            trace_fields: is_recorded.then(|| TraceFields {
-                session: config.session_keys.find(headers, body),
-                sketch: sketch(body, gateway),
-            }),
+            tenant_tokens: tenant.map(|tenant| Arc::clone(&tenant.tokens)),
+            trace_fields: is_recorded.then(|| TraceFields { session, sketch: sketch(body, gateway) }),
             model: model.map(str::to_owned),
         }
     }

@@ -226,6 +226,7 @@ impl PickIntake {
         let routed = self.route(&request, &mut permit, &mut avoid).await;
         let (decision, upstream) = routed.map_err(|refusal| request.stored.explain(refusal))?;
         permit.iter_mut().for_each(Permit::mark_routed);
+        gateway.prefixes.observe(&body, &request, self.api, self.received);
         let request_id = headers.get(headers::REQUEST_ID);
         // The proxy that forwards the request has its own access log.
         let (log, drain) = (RequestLog::default(), &self.drain);

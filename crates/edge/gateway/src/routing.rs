@@ -26,7 +26,10 @@ pub(crate) fn route(
     let texts = request.texts();
     let request = request.routing_request(&texts, avoid);
     let (now, random) = (gateway.now(), random());
-    let decision = SCRATCH.with_borrow_mut(|scratch| gateway.router.route(&request, scratch, now, random));
+    let decision = SCRATCH.with_borrow_mut(|scratch| {
+        scratch.kept = gateway.console.wanted_candidates();
+        gateway.router.route(&request, scratch, now, random)
+    });
     let decision = decision.map_err(|why| GatewayError::no_route(&why, request.model))?;
     gateway.notify_peers();
     gateway.metrics.count_decision(decision.policy, decision.reason);

@@ -52,6 +52,7 @@ pub async fn serve(
     acceptor: Acceptor,
     drain: Drain,
 ) -> Drained {
+    gateway.set_client_scheme(acceptor.scheme());
     let settings = Arc::clone(&gateway);
     let timeouts = move || {
         let timeouts = settings.config().timeouts;
@@ -175,12 +176,12 @@ async fn serve_connection<S, F, B>(
     }
 }
 
-async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<ResponseBody> {
+async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Response<ResponseBody> {
     let request_id = headers::request_id(request.headers());
     let path = request.uri().path();
     let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
     let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
-    let log = RequestLog::open(gateway, &request, &request_id);
+    let log = RequestLog::open(gateway, &mut request, &request_id);
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
     let responding = Box::pin(async {
         match screen(gateway, api, request, &log).await? {
@@ -277,6 +278,9 @@ async fn screen(
         }
     };
     log.note(|entry| entry.key = tenant.as_ref().map(|tenant| tenant.name.clone()));
+    if asks_for_websocket(request.headers()) {
+        return Err(GatewayError::NoWebSocket);
+    }
     if worker_api.has_open_path(path) {
         return Ok(Screened::Answered(answer_worker_api(&worker_api, request, log).await));
     }
@@ -330,6 +334,13 @@ fn check_framing(request: &Request<Incoming>) -> Result<(), GatewayError> {
         return Err(GatewayError::AmbiguousHead("the only supported Transfer-Encoding is chunked"));
     }
     Ok(())
+}
+
+/// Whether the client wants to go on with another protocol than HTTP.
+fn asks_for_websocket(headers: &http::HeaderMap) -> bool {
+    headers
+        .get(header::UPGRADE)
+        .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Notes that the connection has sent a request that was accepted.

@@ -47,6 +47,8 @@ pub struct Plan<O> {
     pub record: Option<warmroute_record::Config>,
     /// The access log; `None`: none is written.
     pub access_log: Option<warmroute_record::AccessLogConfig>,
+    /// The collector of OpenTelemetry traces; `None`: none are sent.
+    pub collector: Option<warmroute_otel::CollectorConfig>,
     /// Sharing with peer routers; `None`: a single router.
     pub sharing: Option<SharePlan>,
     /// The endpoint picker; `None`: there is none.

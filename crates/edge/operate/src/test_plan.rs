@@ -67,6 +67,7 @@ pub fn plan(policy: String) -> anyhow::Result<Plan<String>> {
         precise: None,
         record: None,
         access_log: None,
+        collector: None,
         sharing: None,
         events_token: None,
         picker: None,

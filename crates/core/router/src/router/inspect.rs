@@ -1,7 +1,7 @@
 //! Views of the router that change nothing.
 
 use warmroute_fleet::{LatencyView, Worker, WorkerView};
-use warmroute_index::{Digester, RootKey};
+use warmroute_index::{Digester, PrefixHead, RootKey};
 use warmroute_peers::StoredResponse;
 use warmroute_policy::{Choice, Policy};
 use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
@@ -12,12 +12,32 @@ use crate::decision::NoRoute;
 use crate::model_rules::rules_of;
 use crate::policies::PolicyComparison;
 use crate::pool::Vacancy;
+use crate::reported_view::ReportedView;
 use crate::request::Request;
 use crate::{Family, FeedReport, SavedState, Scratch, Unit};
 
 /// A read-only view of the router.
 pub struct Inspect<'a, P> {
     pub(super) router: &'a Router<P>,
+}
+
+/// The beginning of many prompts, and the workers that hold it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldHead {
+    /// The head; its holders are `workers`.
+    pub head: PrefixHead,
+    /// Workers that hold it in any view.
+    pub workers: Vec<WorkerId>,
+}
+
+impl From<PrefixHead> for HeldHead {
+    fn from(head: PrefixHead) -> HeldHead {
+        let mut workers: Vec<WorkerId> =
+            head.holders.iter().map(|&holder| ReportedView::split(holder).0).collect();
+        workers.sort_unstable();
+        workers.dedup();
+        HeldHead { head, workers }
+    }
 }
 
 impl<'a, P: Policy> Inspect<'a, P> {
@@ -137,6 +157,12 @@ impl<'a, P: Policy> Inspect<'a, P> {
     #[doc(hidden)]
     pub fn while_index_is_written<T>(&self, work: impl FnOnce() -> T) -> T {
         self.router.index.while_writing(work)
+    }
+
+    /// The largest beginnings of prompts in the index and the workers that hold them, largest first.
+    pub fn prefix_heads(&self, count_max: usize) -> Vec<HeldHead> {
+        let heads = self.router.index.prefix_heads(count_max);
+        heads.into_iter().map(HeldHead::from).collect()
     }
 
     /// The acting policy.

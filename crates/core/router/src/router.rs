@@ -122,6 +122,7 @@ impl<P: Policy> Router<P> {
     ) -> Result<Decision, NoRoute> {
         let (pools, policies) = (self.pools.read(), self.policies.read());
         let (pool, context) = (pools.serving(request.model)?, self.context(request.model, now, random));
+        let rules = self.model_rules.read();
         request.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &pool.tokens));
         // Allocated outside the section: other decisions wait while it is held.
         let kept = if scratch.kept == KeptCandidates::All { pool.len() } else { 0 };
@@ -129,7 +130,6 @@ impl<P: Policy> Router<P> {
         let open = pool.enter(&context, request, scratch);
         let open = open.ok_or_else(|| self.no_route_reason(&pools, pool, request))?;
         all_candidates.extend(open.records().take(kept));
-        let rules = self.model_rules.read();
         let own_policy = rules_of(&rules, request.model).and_then(|rules| rules.policy.as_ref());
         let policy = own_policy.unwrap_or(policies.acting());
         let choice = policy.choose(&open.policy_request, open.candidates());
@@ -192,7 +192,8 @@ impl<P: Policy> Router<P> {
 
     /// Concurrency limit of a worker for requests of this model.
     fn in_flight_max_of(&self, model: Option<&str>) -> u32 {
-        let rules = self.model_rules.read();
+        // A decision may hold the lock already. A plain read would wait behind a writer that waits for the decision.
+        let rules = self.model_rules.read_recursive();
         let own = rules_of(&rules, model).and_then(|rules| rules.in_flight_max);
         own.unwrap_or_else(|| self.in_flight_max.load(Relaxed))
     }

@@ -35,7 +35,7 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Check whether a configuration works: connect to every worker and peer router, and report what to change
     Doctor(Box<DoctorArgs>),
-    /// Show where a running gateway would send a request and why, or where it sent the last ones
+    /// Show where a running gateway would send a request and why, where it sent the last ones, or what breaks prefixes
     Explain(ExplainArgs),
     /// Print whether a running gateway is ready, for scripts
     Status(StatusArgs),
@@ -114,6 +114,15 @@ pub struct EngineArgs {
     /// Data-parallel ranks behind this address, each with its own cache
     #[arg(long, default_value_t = 1)]
     pub ranks: u16,
+    /// LoRA adapters to serve beside the model
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub adapters: Vec<String>,
+    /// Adapters in memory at a time, as vLLM's --max-loras
+    #[arg(long, default_value_t = 1)]
+    pub adapter_slots: usize,
+    /// Milliseconds to load an adapter that is not in memory
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub adapter_load_ms: u64,
     /// Report cached prompt tokens in usage, as vLLM does with --enable-prompt-tokens-details
     #[arg(long, value_parser = named::<UsageDetails>(), default_value = "on")]
     pub prompt_tokens_details: UsageDetails,
@@ -219,6 +228,9 @@ pub struct ExplainArgs {
     /// Number of decisions to show
     #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "request", value_parser = clap::value_parser!(u16).range(1..))]
     pub last: u16,
+    /// Show where successive prompts part, why, and what that costs, instead of decisions
+    #[arg(long, conflicts_with_all = ["request", "last"])]
+    pub prefixes: bool,
     /// Print the gateway's response as JSON instead of a table
     #[arg(long)]
     pub json: bool,

@@ -1,8 +1,10 @@
-//! `warmroute explain`: shows where a request would go now and why, or where the last requests went.
+//! `warmroute explain`: shows where a request would go now and why, where the last requests went, or what breaks the
+//! prefixes of prompts.
 //!
 //! The gateway answers on its admin listener. It neither sends nor books the request, so this is safe in production.
 
 pub mod decision;
+pub mod prefixes;
 pub mod query;
 pub mod table;
 
@@ -13,12 +15,14 @@ use anyhow::Context;
 
 use crate::args::ExplainArgs;
 use decision::Decision;
+use prefixes::PrefixPage;
 use query::ExplainQuery;
 
 /// Queries the gateway and prints the answer.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let query = match &args.request {
         Some(file) => ExplainQuery::preview(&args.path, read(file)?),
+        None if args.prefixes => ExplainQuery::prefixes(),
         None => ExplainQuery::last(args.last),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -32,6 +36,9 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         "{}",
         match args.request {
             Some(_) => table::preview(&serde_json::from_str::<Decision>(&answer).with_context(unreadable)?),
+            None if args.prefixes => {
+                serde_json::from_str::<PrefixPage>(&answer).with_context(unreadable)?.text()
+            }
             None => table::last(&serde_json::from_str::<Vec<Decision>>(&answer).with_context(unreadable)?),
         }
     );

@@ -32,6 +32,11 @@ impl ExplainQuery {
         ExplainQuery { path: format!("/explain?n={n}"), body: None }
     }
 
+    /// Asks what breaks the prefixes of prompts.
+    pub fn prefixes() -> ExplainQuery {
+        ExplainQuery { path: "/prefixes".to_owned(), body: None }
+    }
+
     /// Sends the query and returns the JSON answer.
     pub async fn send(self, gateway: &GatewayArgs) -> anyhow::Result<String> {
         let mut listener = AdminListener::new(gateway)?;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
+mod consoling;
 mod discovering;
 mod doctor;
 mod explaining;
@@ -14,6 +15,7 @@ mod migrating;
 mod notifying;
 mod operating;
 mod picking;
+mod prefixes;
 mod reloading;
 mod starting;
 mod watching;

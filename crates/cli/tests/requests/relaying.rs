@@ -263,3 +263,24 @@ fn a_simulated_engine_streams_through_in_order() {
     assert_eq!(response.header("x-warmroute-policy"), Some("expected_ttft"));
     assert_eq!(response.header("x-warmroute-worker"), Some(engine.url()));
 }
+
+#[test]
+fn a_websocket_is_refused_at_once_and_the_client_goes_on_by_http() {
+    let engine = engine(&[]);
+    let gateway = Gateway::over(&[engine.url()], &[]);
+    let upgrade = [
+        "connection: Upgrade",
+        "upgrade: WebSocket",
+        "sec-websocket-version: 13",
+        "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+    ];
+    for path in ["/v1/responses", "/v1/realtime", "/v1/chat/completions"] {
+        let refused = Call::send(gateway.url(), "GET", path, &upgrade, b"").finish();
+        // Codex falls back to HTTP after this status. After a 405 it tries again for seconds.
+        assert_eq!((refused.status, refused.header("upgrade")), (426, Some("HTTP/1.1")), "{path}");
+        assert_eq!(refused.json()["error"]["code"], "websocket_not_offered");
+    }
+    let metrics = get(gateway.admin(), "/metrics").text();
+    assert!(metrics.contains("warmroute_refusals_total{reason=\"websocket_not_offered\"} 3"), "{metrics}");
+    assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
+}

@@ -21,6 +21,7 @@ use crate::node::Pinned;
 use crate::operation::{Parent, Prompt, Removed, Stored};
 use crate::overlap::Overlaps;
 use crate::pending::{Operation, PresumedPrompt};
+use crate::prefix_heads::{HeadSurvey, PrefixHead, Survey};
 use crate::presumed::{PastUse, Work};
 use crate::root::{RootKey, Source};
 use crate::snapshot::{BoundedSnapshot, Snapshot, SnapshotBuilder};
@@ -432,6 +433,25 @@ impl Index {
     /// Bytes in use.
     pub fn bytes(&self) -> usize {
         self.writer.lock().bytes().total()
+    }
+
+    /// The largest beginnings of prompts and their holders, largest first. The cost is bounded and does not grow with
+    /// the index; of a large one, sizes are estimates.
+    pub fn prefix_heads(&self, count_max: usize) -> Vec<PrefixHead> {
+        let mut survey = HeadSurvey::default();
+        let mut writer = self.writer.lock();
+        while survey.go_on(&mut writer.tree) == Survey::Goes {
+            writer.pass_on();
+        }
+        let found = survey.finish(&mut writer.tree, count_max);
+        drop(writer);
+        let name = |(head, positions): (PrefixHead, Vec<u16>)| {
+            let mut holders: Vec<HolderId> =
+                positions.into_iter().map(|position| self.worker_bits.worker(position)).collect();
+            holders.sort_unstable();
+            PrefixHead { holders, ..head }
+        };
+        found.into_iter().map(name).collect()
     }
 
     /// Counts and sizes for metrics.

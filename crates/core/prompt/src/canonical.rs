@@ -4,6 +4,8 @@
 //! here. The order is: tools, system prompt, turns; per turn role, content, other fields. Separators are
 //! bytes that UTF-8 never uses, so text cannot imitate them. An image is represented by its hash.
 
+use std::borrow::Cow;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Body;
@@ -18,6 +20,9 @@ const NEXT_PART: u8 = 0xfb;
 /// Marks an image or a sound.
 pub(crate) const MEDIA: u8 = 0xfc;
 const FIELD: u8 = 0xfd;
+
+/// Marks the end of what Anthropic's service caches.
+const CACHE_MARK: &[u8] = b"cache_control";
 
 /// Receiver of canonical bytes.
 pub trait Sink {
@@ -166,7 +171,7 @@ impl<'a> Turn<'a> {
     /// Keeps other fields, such as tool calls and names, to write them after the content. Fields beyond the
     /// limit are written at once.
     fn keep(&mut self, key: RawStr<'a>, raw: &'a [u8], sink: &mut impl Sink) {
-        if raw == b"null" {
+        if raw == b"null" || is_bookkeeping(key) {
             return;
         }
         match self.others.get_mut(self.others_len) {
@@ -175,6 +180,12 @@ impl<'a> Turn<'a> {
         }
         self.others_len += 1;
     }
+}
+
+/// Whether a field of a turn is for the client's and the service's records. Codex gives every item an id of its own,
+/// so that conversations with the same text would share nothing.
+pub(crate) fn is_bookkeeping(key: RawStr<'_>) -> bool {
+    matches!(key.0, b"id" | b"status")
 }
 
 fn write_field(key: RawStr<'_>, raw: &[u8], sink: &mut impl Sink) {
@@ -203,7 +214,7 @@ fn write_content(content: &mut Cursor<'_>, sink: &mut impl Sink) -> Result<(), B
     }
 }
 
-fn write_part(part: &[u8], sink: &mut impl Sink) {
+pub(crate) fn write_part(part: &[u8], sink: &mut impl Sink) {
     let (mut kind, mut text) = (None, None);
     let read = Cursor::new(part).object(|key, value| {
         match key.0 {
@@ -223,9 +234,26 @@ fn write_part(part: &[u8], sink: &mut impl Sink) {
         }
         _ => {
             sink.push(&[FIELD]);
-            sink.push(part);
+            sink.push(&without_cache_mark(part));
         }
     }
+}
+
+/// The part without `cache_control`, which templates do not read. Clients move it from part to part as a conversation
+/// grows, so it would make equal prompts differ.
+fn without_cache_mark(part: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memmem::find(part, CACHE_MARK).is_none() {
+        return Cow::Borrowed(part);
+    }
+    let mut marks = Vec::new();
+    let read = Cursor::new(part).object(|key, value| {
+        value.skip_value()?;
+        if key.0 == CACHE_MARK {
+            marks.push(value.position_of(key) - 1..value.position());
+        }
+        Ok(())
+    });
+    if read.is_ok() { Cow::Owned(Body::without_fields(part, &marks)) } else { Cow::Borrowed(part) }
 }
 
 #[cfg(test)]
@@ -292,9 +320,25 @@ mod tests {
             json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "tools": null}),
             json!({"messages": [{"role": "user", "content": "Hi", "name": null}], "temperature": 0.5}),
             json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]}),
+            json!({"input": [{"id": "msg_1", "role": "user", "content": "Hi", "status": "completed"}]}),
         ] {
             assert_eq!(plain, canonical(&other), "{other}");
         }
+    }
+
+    #[test]
+    fn a_cache_mark_that_moves_on_changes_nothing() {
+        let result = |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": "cache_control"});
+        let with_mark = |id: &str| {
+            let mut result = result(id);
+            result["cache_control"] = json!({"type": "ephemeral"});
+            result
+        };
+        let chat = |parts: Value| canonical(&json!({"messages": [{"role": "user", "content": parts}]}));
+        let before = chat(json!([result("a"), with_mark("b")]));
+        assert_eq!(before, chat(json!([result("a"), result("b")])));
+        assert!(chat(json!([result("a"), result("b"), with_mark("c")])).starts_with(&before));
+        assert_ne!(before, chat(json!([result("a"), result("c")])));
     }
 
     #[test]

@@ -11,10 +11,11 @@ use parking_lot::{Mutex, MutexGuard};
 use warmroute_fleet::{BookedWork, Booking, Fleet, PrefillFeatures, Worker, WorkerLoadView, WorkerView};
 use warmroute_index::{Index, Reach, Span};
 use warmroute_policy::{Candidate, Choice, ExpectedTtft, PolicyRequest};
-use warmroute_types::{CacheView, Micros, WorkerId};
+use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
 
 use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
 use crate::decision::{Decision, Expectation};
+use crate::demand::Demand;
 use crate::estimate::{EstimateTime, PromptOverlap, WorkerEstimate};
 use crate::presumed_shortfall::PresumedShortfall;
 use crate::presumption_guard::PresumptionGuard;
@@ -70,6 +71,7 @@ struct DecisionState {
     /// The longest overlap of any candidate, in tokens.
     longest_match: u32,
     turn: u64,
+    demand: Demand,
 }
 
 /// A worker, with the fields that every decision reads copied beside the pointer. Following thousands of
@@ -90,12 +92,16 @@ pub(crate) struct DecisionContext<'a> {
     pub speculations: &'a Speculations,
     /// Number of peers with a lower id.
     pub router_rank: u32,
+    /// Number of routers that share the fleet, this one included.
+    pub routers: u32,
     /// Load that peers may have assigned without this router knowing.
     pub unpropagated_load: Micros,
     pub report_age_max: Micros,
     /// A view of reported caches that predictions ignore.
     pub without_view: Option<ReportedView>,
     pub in_flight_max: u32,
+    /// Hash of the request's LoRA adapter, if it is one.
+    pub adapter: Option<u64>,
     pub now: Micros,
     pub random: u64,
 }
@@ -264,11 +270,17 @@ impl OpenDecision<'_> {
         let OpenDecision { context, request, .. } = self;
         let Choice { index: chosen, reason } = choice;
         self.state.turn = self.state.turn.wrapping_add(1);
+        let prefill_ms = self.state.candidates[chosen].estimate.prefill_ms;
+        self.state.demand.note(prefill_ms, context.now);
         let Member { worker, expectation, features, .. } = self.state.member(chosen);
         let (worker, expectation, features) = (Arc::clone(worker), *expectation, *features);
         let is_looked_up =
             request.prompt.is_some() || expectation.prediction.is_some() || request.known_tokens.is_some();
         let cached_tokens = is_looked_up.then_some(self.state.candidates[chosen].overlap_tokens);
+        let adapter_ms = self.state.candidates[chosen].estimate.adapter_ms;
+        if let Some(adapter) = context.adapter {
+            context.fleet.use_adapter(worker.id, adapter);
+        }
         let prompt_tokens = self.policy_request.prompt_tokens;
         let work = BookedWork {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
@@ -284,6 +296,7 @@ impl OpenDecision<'_> {
             prompt_tokens,
             view: expectation.view,
             candidate_records: self.state.candidate_records(chosen),
+            all_candidates: Vec::new(),
             made: context.now,
             expectation,
             booking: Booking::make(context.fleet, worker.id, work, context.now),
@@ -292,6 +305,7 @@ impl OpenDecision<'_> {
             presumed: self.presume(worker.id, spans),
             worker,
             ticket: None,
+            loads_adapter: adapter_ms > 0.0,
             assignment_guard: None,
         }
     }
@@ -341,7 +355,9 @@ impl DecisionState {
         for member in &mut self.members {
             let load = fleet.load_view(member.id);
             let is_skipped = paused == PausedWorkers::Skip && load.is_paused(*now);
-            let has_room = load.takes_requests() && load.in_flight < input.context.in_flight_max;
+            let is_stored_here = request.stored_at == Some(member.id) && load.state == WorkerState::Draining;
+            let takes_it = load.takes_requests() || is_stored_here;
+            let has_room = takes_it && load.in_flight < input.context.in_flight_max;
             if !has_room || is_skipped || request.avoid.contains(&member.id) {
                 continue;
             }
@@ -351,8 +367,11 @@ impl DecisionState {
             if forecast.kind != kind {
                 (kind, cost) = (forecast.kind, fleet.prefill_cost(forecast.kind));
             }
-            let WorkerEstimate { features, estimate } =
+            let WorkerEstimate { features, mut estimate } =
                 WorkerEstimate::of(&load, &forecast, &cost, found, at);
+            if let Some(adapter) = input.context.adapter {
+                estimate.adapter_ms = fleet.adapter_load_ms(member.id, adapter);
+            }
             member.features = features;
             self.longest_match = self.longest_match.max(found.overlap_tokens);
             self.candidates.push(Candidate {
@@ -368,7 +387,7 @@ impl DecisionState {
             });
         }
         self.discount_common_prefix(fleet, *now);
-        self.rank();
+        self.rank(input.context.routers);
     }
 
     /// Sets `lacking_ms`: the time for a prefix that the other candidates hold and this one lacks.
@@ -394,13 +413,15 @@ impl DecisionState {
         }
     }
 
-    /// Sets `anywhere_ms` and notes the candidates with the lowest expected-TTFT cost.
-    fn rank(&mut self) {
+    /// Sets `anywhere_ms` and `followers`, and notes the candidates with the lowest expected-TTFT cost.
+    fn rank(&mut self, routers: u32) {
         let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
         let anywhere_ms = works_ms.fold(f32::INFINITY, f32::min);
+        let followers_per_ms = self.demand.followers_per_ms(self.members.len(), routers);
         self.next_best = NextBest::default();
         for (index, candidate) in self.candidates.iter_mut().enumerate() {
             candidate.estimate.anywhere_ms = anywhere_ms;
+            candidate.estimate.followers = followers_per_ms * (candidate.estimate.work_ms() + anywhere_ms);
             self.next_best.offer(index, ExpectedTtft::default().cost_ms(candidate));
         }
     }

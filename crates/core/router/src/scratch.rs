@@ -10,9 +10,21 @@ use crate::reported_overlap::ReportedOverlap;
 use crate::reported_view::ReportedView;
 use crate::token_rate::TokenRate;
 
+/// Which candidates a decision keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeptCandidates {
+    /// The chosen one and the next best.
+    #[default]
+    NextBest,
+    /// All of them too, in [`crate::Decision::all_candidates`]: one record a worker, made in the critical section.
+    All,
+}
+
 /// Buffers of one thread that routes requests.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    /// Which candidates the next decision keeps.
+    pub kept: KeptCandidates,
     /// Presumed overlaps of the current prompt.
     pub(crate) presumed: Overlaps,
     /// The chunks of the current prompt. Shared with the index until the presumption is applied.

@@ -1,10 +1,11 @@
 //! State shared by all requests.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use warmroute_fleet::RetryBudget;
+use warmroute_otel::Tracer;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Matching, Router};
@@ -13,19 +14,21 @@ use warmroute_types::{Address, Micros};
 use crate::admission_gate::{AdmissionGate, Waiter};
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::body_budget::BodyMemory;
+use crate::console::Console;
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::history::History;
 use crate::keys::{Keys, Tenant};
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
+use crate::prefix_observer::PrefixObserver;
 use crate::request_log::LogThrottles;
 use crate::upstream::Upstreams;
 use crate::worker_texts::WorkerTexts;
 use crate::{Config, ConfigError};
 
 /// The router's time at process start. It is far above zero because restored state carries earlier times.
-const EPOCH: Micros = Micros::from_secs(365 * 86_400);
+pub(crate) const EPOCH: Micros = Micros::from_secs(365 * 86_400);
 
 /// The gateway: a router, connections to its workers, settings and metrics.
 pub struct Gateway {
@@ -38,10 +41,15 @@ pub struct Gateway {
     pub(crate) alignments: Alignments,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) tracer: Option<Arc<Tracer>>,
+    /// `http` or `https`, once clients are served.
+    client_scheme: OnceLock<&'static str>,
     pub(crate) throttles: LogThrottles,
     pub(crate) view_reasons: WorkerTexts,
     pub(crate) probe_problems: WorkerTexts,
     pub(crate) history: History,
+    pub(crate) console: Console,
+    pub(crate) prefixes: Arc<PrefixObserver>,
     pub(crate) retries: RetryBudget,
     pub(crate) admission_gate: Arc<AdmissionGate>,
     pub(crate) body_memory: BodyMemory,
@@ -57,6 +65,8 @@ pub struct Records {
     pub trace: Option<Recorder>,
     /// A line for each request.
     pub access_log: Option<AccessLog>,
+    /// OpenTelemetry traces.
+    pub tracer: Option<Tracer>,
 }
 
 impl Gateway {
@@ -68,14 +78,17 @@ impl Gateway {
     ) -> Result<Arc<Gateway>, ConfigError> {
         config.validate()?;
         let (recorder, access_log) = (records.trace.map(Arc::new), records.access_log.map(Arc::new));
+        let tracer = records.tracer.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
         let admission_gate = Arc::new(AdmissionGate::new(&config.admission));
         let keys = Arc::new(Current::new(None));
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
         metrics.watch_admission(&admission_gate, &keys);
         metrics.watch_access_log(access_log.as_ref());
+        let prefixes = metrics.watch_prefixes();
+        metrics.watch_tracer(tracer.as_ref());
         let (alignments, view_reasons, probe_problems, history) = Default::default();
-        let (retries, transport, throttles) = Default::default();
+        let (retries, transport, throttles, console) = Default::default();
         let start = Instant::now();
         let body_memory = BodyMemory::new(metrics.body_bytes.clone());
         metrics.watch_peers(&router, &transport, start);
@@ -88,10 +101,14 @@ impl Gateway {
             alignments,
             recorder,
             access_log,
+            tracer,
+            client_scheme: OnceLock::new(),
             throttles,
             view_reasons,
             probe_problems,
             history,
+            console,
+            prefixes,
             retries,
             admission_gate,
             body_memory,
@@ -128,6 +145,21 @@ impl Gateway {
             Some(before) => keys.with_counts_of(before),
             None => keys,
         }));
+    }
+
+    /// Sends the last traces to their collector. Returns when that is done or the time is over.
+    pub async fn flush_traces(&self, within: Duration) {
+        if let Some(tracer) = &self.tracer {
+            tracer.flush(within).await;
+        }
+    }
+
+    pub(crate) fn set_client_scheme(&self, scheme: &'static str) {
+        _ = self.client_scheme.set(scheme);
+    }
+
+    pub(crate) fn client_scheme(&self) -> &'static str {
+        self.client_scheme.get().copied().unwrap_or("http")
     }
 
     /// Counts a configuration reload.

@@ -8,6 +8,7 @@ use warmroute_prompt::BadJson;
 use warmroute_router::NoRoute;
 use warmroute_types::Micros;
 
+use crate::stored_objects::StoredReference;
 use crate::upstream::UpstreamError;
 
 /// `Retry-After` when no worker is ready or body memory is full. Health checks run about this often, and bodies are
@@ -40,6 +41,18 @@ pub(crate) enum GatewayError {
     UnknownModel(String),
     #[error("The worker `{0}` named in x-warmroute-worker is not in the fleet")]
     UnknownWorker(String),
+    #[error("{} with id '{}' not found.", .0.kind.title(), .0.id)]
+    StoredNotFound(StoredReference),
+    #[error(
+        "{} with id '{}' is lost: the worker that stored it has left the fleet. Send the whole conversation in `input`",
+        .0.kind.title(), .0.id
+    )]
+    StoredLost(StoredReference),
+    #[error(
+        "The worker that stores the {} with id '{}' is not ready; try again in {RETRY_AFTER_S} s",
+        .0.kind.title().to_lowercase(), .0.id
+    )]
+    StoredNotReady(StoredReference),
     #[error("The field `{0}` steers engines and is not allowed for this key; remove it")]
     FieldRefused(&'static str),
     #[error("The request's head is ambiguous: {0}")]
@@ -64,6 +77,8 @@ pub(crate) enum GatewayError {
     UnknownPath(String),
     #[error("{method} is not allowed for this endpoint; use {allowed}")]
     MethodNotAllowed { method: http::Method, allowed: &'static str },
+    #[error("WebSockets are not offered; send the request by HTTP")]
+    NoWebSocket,
     #[error("The worker failed before it responded: {0}")]
     WorkerFailed(String),
     #[error(
@@ -143,7 +158,7 @@ impl GatewayError {
     }
 
     /// All error codes.
-    pub(crate) const CODES: [&str; 26] = [
+    pub(crate) const CODES: [&str; 29] = [
         "ambiguous_head",
         "broken_body",
         "field_not_allowed",
@@ -162,12 +177,15 @@ impl GatewayError {
         "head_too_large",
         "request_timeout",
         "request_too_large",
+        "response_lost",
+        "response_not_found",
         "shutting_down",
         "slow_body",
         "target_too_long",
         "unknown_url",
         "unknown_worker",
         "unsupported_encoding",
+        "websocket_not_offered",
         "worker_failed",
         "worker_timeout",
     ];
@@ -186,19 +204,23 @@ impl GatewayError {
             GatewayError::UnsupportedEncoding(_) => "unsupported_encoding",
             GatewayError::UnknownModel(_) => "model_not_found",
             GatewayError::UnknownWorker(_) => "unknown_worker",
+            GatewayError::StoredNotFound(_) => "response_not_found",
+            GatewayError::StoredLost(_) => "response_lost",
             GatewayError::AmbiguousHead(_) => "ambiguous_head",
             GatewayError::FieldRefused(_) => "field_not_allowed",
             GatewayError::HeadTooLarge { .. } => "head_too_large",
             GatewayError::TargetTooLong { .. } => "target_too_long",
-            GatewayError::NotReady | GatewayError::NoWorkerInTime { .. } | GatewayError::WorkersFull => {
-                "no_worker_ready"
-            }
+            GatewayError::NotReady
+            | GatewayError::NoWorkerInTime { .. }
+            | GatewayError::WorkersFull
+            | GatewayError::StoredNotReady(_) => "no_worker_ready",
             GatewayError::QueueFull { .. } => "queue_full",
             GatewayError::QueueTimeout { .. } => "queue_timeout",
             GatewayError::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
             GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
             GatewayError::UnknownPath(_) => "unknown_url",
             GatewayError::MethodNotAllowed { .. } => "method_not_allowed",
+            GatewayError::NoWebSocket => "websocket_not_offered",
             GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => "worker_failed",
             GatewayError::WorkerTimeout(_) | GatewayError::WorkerStalled => "worker_timeout",
             GatewayError::RequestTimeout => "request_timeout",
@@ -215,16 +237,21 @@ impl GatewayError {
             | GatewayError::FieldRefused(_) => StatusCode::BAD_REQUEST,
             GatewayError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             GatewayError::UnsupportedEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            GatewayError::UnknownModel(_) | GatewayError::UnknownWorker(_) | GatewayError::UnknownPath(_) => {
-                StatusCode::NOT_FOUND
-            }
+            GatewayError::UnknownModel(_)
+            | GatewayError::UnknownWorker(_)
+            | GatewayError::StoredNotFound(_)
+            | GatewayError::StoredLost(_)
+            | GatewayError::UnknownPath(_) => StatusCode::NOT_FOUND,
             GatewayError::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            // Codex goes on by HTTP at once after this status, and after 405 only when it has tried five times.
+            GatewayError::NoWebSocket => StatusCode::UPGRADE_REQUIRED,
             GatewayError::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             GatewayError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
             GatewayError::SlowBody => StatusCode::REQUEST_TIMEOUT,
             GatewayError::NotReady
             | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
+            | GatewayError::StoredNotReady(_)
             | GatewayError::MemoryFull
             | GatewayError::OutOfResources(_)
             | GatewayError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
@@ -248,6 +275,7 @@ impl GatewayError {
             GatewayError::NotReady
             | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
+            | GatewayError::StoredNotReady(_)
             | GatewayError::MemoryFull
             | GatewayError::MemoryShareFull
             | GatewayError::OutOfResources(_)
@@ -276,6 +304,16 @@ impl GatewayError {
         }
     }
 
+    /// The request's field that is wrong, if it is one.
+    fn param(&self) -> Option<&'static str> {
+        match self {
+            GatewayError::StoredNotFound(reference) | GatewayError::StoredLost(reference) => {
+                Some(reference.kind.param())
+            }
+            _ => None,
+        }
+    }
+
     /// The error object as JSON.
     pub(crate) fn to_json(&self, format: ErrorFormat) -> String {
         let message = self.to_string();
@@ -285,7 +323,7 @@ impl GatewayError {
                     .to_string()
             }
             ErrorFormat::OpenAi => json!({"error": {
-                "message": message, "type": self.openai_type(), "param": null, "code": self.code(),
+                "message": message, "type": self.openai_type(), "param": self.param(), "code": self.code(),
             }})
             .to_string(),
         }
@@ -302,6 +340,9 @@ impl GatewayError {
         }
         if matches!(self, GatewayError::Unauthorized) {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if matches!(self, GatewayError::NoWebSocket) {
+            headers.insert(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"));
         }
         if let GatewayError::MethodNotAllowed { allowed, .. } = self {
             headers.insert(header::ALLOW, HeaderValue::from_static(allowed));

@@ -58,6 +58,16 @@ impl BufferedBody {
         self.pieces.iter().map(Bytes::len).sum()
     }
 
+    /// The body as one piece, which is copied only if it was changed.
+    pub(crate) fn joined(&self) -> Bytes {
+        let mut pieces = self.pieces();
+        match (pieces.next(), pieces.next()) {
+            (None, _) => Bytes::new(),
+            (Some(only), None) => only.clone(),
+            _ => Bytes::from(self.pieces.concat()),
+        }
+    }
+
     /// The body as one piece.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn concat(&self) -> Vec<u8> {

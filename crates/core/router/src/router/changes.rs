@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use warmroute_fleet::{CacheBelief, FleetFull, Models, ProbeResult, Worker};
+use warmroute_peers::StoredResponse;
 use warmroute_policy::Policy;
 use warmroute_types::{Address, CacheView, LoadReport, Micros, WorkerId, WorkerState};
 
 use super::Router;
+use crate::adapter_names::adapter_hash;
 use crate::{Change, pools, reported, trust};
 
 impl<P: Policy> Router<P> {
@@ -41,7 +43,15 @@ impl<P: Policy> Router<P> {
                     self.set_members();
                 }
             }
-            Change::ModelCards { worker, cards } => self.fleet.describe_models(&worker, cards),
+            Change::ModelCards { worker, cards } => {
+                let adapters = cards.iter().filter(|card| card.parent.is_some());
+                adapters.for_each(|card| self.adapters.add(&card.id));
+                self.fleet.describe_models(&worker, cards);
+            }
+            Change::Adapters { worker, names, slots } => self.of_member(&worker, |router| {
+                let hashes: Vec<u64> = names.iter().map(|name| adapter_hash(name)).collect();
+                router.fleet.report_adapters(worker.id, &hashes, slots);
+            }),
             Change::Readiness { worker, readiness } => _ = self.fleet.set_readiness(&worker, readiness),
             Change::Probed { worker, result, at } => self.apply_probe(&worker, result, at),
             Change::Faulted { worker, at } => _ = self.fleet.failed(&worker, at),
@@ -70,6 +80,12 @@ impl<P: Policy> Router<P> {
                 self.of_member(&worker, |router| router.reported.note(worker.id, counters));
             }
             Change::Adapter { name } => self.reported.know_lora(&name),
+            Change::ResponseStored { id, owner, worker } => {
+                let stored = StoredResponse { owner, worker: worker.identity };
+                if self.stored.learn(id, stored) {
+                    self.sharing.get().into_iter().for_each(|sharing| sharing.announce_stored(id, stored));
+                }
+            }
             Change::InFlightMax { requests } => self.in_flight_max.store(requests, Relaxed),
             Change::Restored { state, age, at } => self.restore(*state, at, age),
             Change::EventsDue { at } => self.speculations.expire(at),
@@ -111,6 +127,9 @@ impl<P: Policy> Router<P> {
         let is_away = is_new && result == ProbeResult::Failed;
         // An engine that goes to sleep gives its cache away.
         let is_asleep = changed == Some(WorkerState::Sleeping);
+        if is_back || is_away || is_asleep {
+            self.fleet.clear_adapters(worker.id);
+        }
         if (is_back || is_away || is_asleep) && self.fleet.load_view(worker.id).view == CacheView::Presumed {
             reported::forget(&self.index, worker.id);
         }
@@ -138,6 +157,7 @@ impl<P: Policy> Router<P> {
 
     /// Clears the cache of a restarted engine. Predictions for the old cache do not count for the new one.
     fn empty(&self, worker: &Worker) {
+        self.fleet.clear_adapters(worker.id);
         reported::forget(&self.index, worker.id);
         self.reported.emptied(worker.id);
         self.fleet.revise(worker, |belief| CacheBelief { generation: belief.reset().generation, ..belief });
@@ -148,6 +168,7 @@ impl<P: Policy> Router<P> {
         reported::forget(&self.index, worker);
         self.reported.align(worker, None);
         self.fleet.forget_cache(worker);
+        self.fleet.forget_adapters(worker);
         self.set_capacity(worker, self.config.index.presumed_tokens);
     }
 

@@ -54,7 +54,8 @@ impl<P: Policy> Router<P> {
             self.correct_reported(decision, request, usage, text, reported);
         }
         self.correct_presumed(decision, request, &corrections, at);
-        corrections.feedback
+        let reachable = decision.longest_match.map(|tokens| tokens.min(usage.prompt_tokens));
+        Feedback { reachable, ..corrections.feedback }
     }
 
     /// What is known about the worker's cache now.

@@ -63,6 +63,7 @@ impl<P: Policy> Peering<'_, P> {
         self.apply_local_changes(sharing, &mut peer_state, now);
         sharing.set_rank(peer_state.peers.rank());
         let others = peer_state.peers.ids().count();
+        sharing.set_routers(others + 1);
         sharing.set_unpropagated_load(peer_state.unpropagated_load.expected(
             others,
             peer_state.peers.one_way_delay(),
@@ -217,6 +218,7 @@ impl<P: Policy> Peering<'_, P> {
                     .filter(|worker| self.router.fleet.load_view(worker.id).view == CacheView::Presumed);
                 presumed.into_iter().for_each(|worker| self.router.index.clear_presumed(worker.id.into()));
             }
+            Effect::ResponseStored { id, stored } => _ = self.router.stored.learn(*id, *stored),
             // Long tasks with locks of their own.
             Effect::LedgerRequested { .. } | Effect::SnapshotRequested | Effect::SnapshotReceived { .. } => {}
         }
@@ -225,7 +227,8 @@ impl<P: Policy> Peering<'_, P> {
     /// Sends all open assignments to a peer that is new or has missed many.
     fn send_ledger(&self, sharing: &Sharing, asked: &Effect) {
         if let Effect::LedgerRequested { router, up_to, low_water } = asked {
-            let state = Ledger { low_water: *low_water, ..sharing.state() };
+            let stored = self.router.stored.all().into_iter().collect();
+            let state = Ledger { low_water: *low_water, stored, ..sharing.state() };
             sharing.peer_state().peers.answer_ledger(*router, *up_to, state);
         }
     }

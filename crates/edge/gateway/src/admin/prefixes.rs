@@ -1,0 +1,51 @@
+//! `GET /prefixes`: what breaks the prefixes of successive prompts, without any text.
+
+use serde_json::{Value, json};
+use warmroute_prefixes::{BreakReport, ModelReport};
+
+use crate::gateway::Gateway;
+
+/// Places shown for a model.
+const PLACES_MAX: usize = 16;
+
+/// The places where prompts part, by model, the greatest loss first.
+pub(super) fn report(gateway: &Gateway) -> Value {
+    let report = gateway.prefixes.report(gateway.now());
+    json!({
+        "observed": report.outlined,
+        "skipped": gateway.prefixes.skipped(),
+        "models": report.models.iter().map(describe_model).collect::<Value>(),
+    })
+}
+
+fn describe_model(model: &ModelReport) -> Value {
+    json!({
+        "model": model.model,
+        "covered_s": model.covered.as_secs_f64().round(),
+        "compared": model.compared,
+        "prompt_tokens": model.prompt_tokens,
+        "broken": model.broken,
+        "broken_share": rounded(model.share(model.broken)),
+        "lost_tokens": model.lost_tokens,
+        "lost_tokens_per_day": model.per_day(model.lost_tokens),
+        "breaks": model.breaks.iter().take(PLACES_MAX).map(|place| describe_break(model, place)).collect::<Value>(),
+    })
+}
+
+fn describe_break(model: &ModelReport, place: &BreakReport) -> Value {
+    json!({
+        "cause": place.cause.as_str(),
+        "typical_of": place.cause.typical_of(),
+        "advice": place.cause.advice(),
+        "field": place.field,
+        "byte": place.byte,
+        "requests": place.requests,
+        "share": rounded(model.share(place.requests)),
+        "lost_tokens": place.lost_tokens,
+        "lost_tokens_per_day": model.per_day(place.lost_tokens),
+    })
+}
+
+fn rounded(share: f64) -> f64 {
+    (share * 1e4).round() / 1e4
+}

@@ -91,14 +91,14 @@ pub const EVENTS: [Event; 15] = [
         name: "peer-joins-and-asks",
         world: || World {
             peer: Some(World::presumed().share(2).router),
-            ..World::presumed().presume_full(BEGIN).share(1)
+            ..World::presumed().share(1).presume_full(BEGIN)
         },
         happen: exchange,
     },
     Event {
         name: "peers-view-arrives",
         world: || World {
-            peer: Some(World::presumed().presume_full(BEGIN).share(2).router),
+            peer: Some(World::presumed().share(2).presume_full(BEGIN).router),
             ..World::presumed().share(1)
         },
         happen: exchange,

@@ -3,6 +3,7 @@
 //! One thread routes at a steady rate and answers what it routed. Another thread makes one event after another: a full
 //! worker leaves, a burst of KV events arrives, a snapshot is written. Decisions during an event are measured.
 
+mod decisions;
 mod events;
 mod overload;
 mod steady;
@@ -25,13 +26,14 @@ fn main() {
     let mut args = std::env::args().skip(1).peekable();
     let rounds = args.next_if(|arg| arg.parse::<u32>().is_ok()).map_or(10, |arg| arg.parse().unwrap_or(10));
     let wanted: Vec<String> = args.collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     println!(
-        "{:<26}{:>9}{:>8}  {:>34}  {:>34}",
-        "", "event", "", "decision, µs", "wait behind earlier decisions, µs"
+        "{:<24}{:>8}{:>16}  {:>32}{:>9}  {:>32}",
+        "", "event", "decisions", "decision, µs", "CPU", "wait behind earlier decisions, µs"
     );
     println!(
-        "{:<26}{:>9}{:>8}  {:>7}{:>7}{:>10}{:>10}  {:>7}{:>7}{:>10}{:>10}",
-        "event", "ms", "routed", "p50", "p99", "p99.99", "max", "p50", "p99", "p99.99", "max"
+        "{:<24}{:>8}{:>8}{:>8}  {:>7}{:>7}{:>9}{:>9}{:>9}  {:>7}{:>7}{:>9}{:>9}",
+        "event", "ms", "all", "blocked", "p50", "p99", "p99.99", "max", "max", "p50", "p99", "p99.99", "max"
     );
     for event in
         EVENTS.iter().filter(|event| wanted.is_empty() || wanted.iter().any(|name| name == event.name))
@@ -39,8 +41,11 @@ fn main() {
         let (samples, took_ms) = observe(event, rounds);
         show(event.name, &samples, took_ms);
     }
-    if wanted.is_empty() || wanted.iter().any(|name| name == "overload") {
+    if is_wanted("overload") {
         overload::run();
+    }
+    if is_wanted("decisions") {
+        decisions::run();
     }
 }
 
@@ -76,8 +81,10 @@ fn show(name: &str, samples: &[Sample], took_ms: f64) {
             let last = values.len().saturating_sub(1);
             values.get((last as f64 * part).round() as usize).map_or(0.0, |&ns| ns as f64 / 1e3)
         };
-        format!("{:>7.1}{:>7.1}{:>10.1}{:>10.1}", at(0.5), at(0.99), at(0.9999), at(1.0))
+        format!("{:>7.1}{:>7.1}{:>9.1}{:>9.1}", at(0.5), at(0.99), at(0.9999), at(1.0))
     };
     let (decision, wait) = (column(|sample| sample.decision_ns), column(|sample| sample.wait_ns));
-    println!("{name:<26}{took_ms:>9.1}{:>8}  {decision}  {wait}", samples.len());
+    let blocked = samples.iter().filter(|sample| sample.is_blocked).count();
+    let cpu_us = samples.iter().map(|sample| sample.cpu_ns).max().unwrap_or(0) as f64 / 1e3;
+    println!("{name:<24}{took_ms:>8.1}{:>8}{blocked:>8}  {decision}{cpu_us:>9.1}  {wait}", samples.len());
 }

@@ -1,9 +1,9 @@
 //! The routing thread: one request after another, each at its own time.
 //!
-//! On a busy machine the thread itself waits for a core. The kernel counts that time (`schedstat`), and it is
-//! subtracted: what remains is the thread's own work and its waits for locks. A holder of a lock that loses its core
-//! still counts, so the bench should run with a priority above that of other work. Waits behind earlier decisions are
-//! computed from the net times, as in a queue with one server.
+//! On a busy machine the thread itself waits for a core. That is not a stall: a decision counts with its CPU time, and, if
+//! the thread waited for something else than a core (a lock), with its time less the waits for a core, which the kernel
+//! counts. A holder of a lock that loses its core still counts, so the bench should run with a priority above that of
+//! other work. Waits behind earlier decisions are computed from these times, as in a queue with one server.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -13,7 +13,7 @@ use warmroute_policy::Standard;
 use warmroute_router::{Decision, Outcome, Router, Scratch};
 use warmroute_types::Micros;
 
-use crate::thread_time::RunQueue;
+use crate::thread_time::{ThreadCounters, cpu_ns};
 use crate::world::{self, RequestText};
 
 /// Time between requests.
@@ -27,8 +27,12 @@ const CONVERSATIONS: u64 = 4_096;
 
 /// One decision, in nanoseconds.
 pub struct Sample {
+    /// On a core, or waiting for something else than a core.
     pub decision_ns: u64,
+    pub cpu_ns: u64,
     pub wait_ns: u64,
+    /// It waited for something else than a core.
+    pub is_blocked: bool,
 }
 
 /// Whether an event is going on. Odd: yes. A decision counts if an event went on at its begin or end.
@@ -48,7 +52,7 @@ impl Window {
 
 /// Routes until it is over. Returns the decisions made during events.
 pub fn route(router: &Router<Standard>, window: &Window, is_over: &AtomicBool) -> Vec<Sample> {
-    let queueing = RunQueue::of_this_thread();
+    let counters = ThreadCounters::of_this_thread();
     let (mut scratch, mut text, mut open) = (Scratch::default(), RequestText::default(), VecDeque::new());
     let (mut samples, mut free_at) = (Vec::new(), Duration::ZERO);
     let began = Instant::now();
@@ -64,15 +68,19 @@ pub fn route(router: &Router<Standard>, window: &Window, is_over: &AtomicBool) -
         let texts = [text.text(router)];
         let request = text.request(&texts);
         let now = Micros(world::BEGIN.0 + began.elapsed().as_micros() as u64);
-        let (turn, queued, since) = (window.turn(), queueing.ns(), Instant::now());
+        let (turn, blocked, queued) = (window.turn(), counters.blocked(), counters.queued_ns());
+        let (since, cpu) = (Instant::now(), cpu_ns());
         let decision = router.route(&request, &mut scratch, now, number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let wall = since.elapsed();
-        let net = wall.saturating_sub(Duration::from_nanos(queueing.ns() - queued));
+        let (wall, cpu) = (since.elapsed(), Duration::from_nanos(cpu_ns() - cpu));
+        let queued = Duration::from_nanos(counters.queued_ns() - queued);
+        let is_blocked = counters.blocked() > blocked;
+        let net = if is_blocked { wall.saturating_sub(queued).max(cpu) } else { cpu };
         let start = due.max(free_at);
         free_at = start + net;
         if turn % 2 == 1 || window.turn() % 2 == 1 {
             let wait_ns = (start - due).as_nanos() as u64;
-            samples.push(Sample { decision_ns: net.as_nanos() as u64, wait_ns });
+            let decision_ns = net.as_nanos() as u64;
+            samples.push(Sample { decision_ns, cpu_ns: cpu.as_nanos() as u64, wait_ns, is_blocked });
         }
         open.extend(decision.ok());
         answer(router, &mut open, now);

@@ -3,6 +3,7 @@
 See `run`.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -32,6 +33,7 @@ REFUSED = [
     ("apiKeys.secret=keys", "apiKeys"),
     ("engineScaler.enabled=true", "engineScaler.target.name"),
     ("monitoring.podMonitor.interval=often", "interval"),
+    ("monitoring.dashboard.enabled=maybe", "dashboard"),
 ]
 
 PODS, SLICES, POOLS = (
@@ -160,6 +162,16 @@ def parts_fit_together(renderings):
             yield f"{name}: pods are killed after {grace} s, and requests may take {drain} s"
 
 
+def dashboard_is_rendered(renderings):
+    committed = json.loads((CHART / "dashboards/warmroute.json").read_text())
+    found = {name: [config for config in of_kind(documents, "ConfigMap") if "grafana_dashboard" in config["metadata"]["labels"]]
+             for name, documents in renderings}
+    if any(configs for name, configs in found.items() if name != "full"):
+        yield "a dashboard that nobody asked for"
+    if [json.loads(config["data"]["warmroute.json"]) for config in found["full"]] != [committed]:
+        yield "full: the ConfigMap is not the committed dashboard"
+
+
 def flags_exist(renderings, binary):
     known = subprocess.run([binary, "serve", "--help"], capture_output=True, text=True, check=True).stdout
     known = set(re.findall(r"--[a-z0-9-]+", known))
@@ -200,7 +212,7 @@ def main():
     with_binary = lambda renderings: flags_exist(renderings, binary)
     with_binary.__name__ = "flags_exist"
     checks = [lint, schemas, wrong_values_are_refused, rights_are_least, parts_fit_together, with_binary,
-              metrics_exist, plain_manifests_are_current]
+              metrics_exist, dashboard_is_rendered, plain_manifests_are_current]
     failures = 0
     for check in checks:
         found = list(check(renderings))

@@ -114,6 +114,15 @@ pub struct EngineArgs {
     /// Data-parallel ranks behind this address, each with its own cache
     #[arg(long, default_value_t = 1)]
     pub ranks: u16,
+    /// LoRA adapters to serve beside the model
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub adapters: Vec<String>,
+    /// Adapters in memory at a time, as vLLM's --max-loras
+    #[arg(long, default_value_t = 1)]
+    pub adapter_slots: usize,
+    /// Milliseconds to load an adapter that is not in memory
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub adapter_load_ms: u64,
     /// Report cached prompt tokens in usage, as vLLM does with --enable-prompt-tokens-details
     #[arg(long, value_parser = named::<UsageDetails>(), default_value = "on")]
     pub prompt_tokens_details: UsageDetails,

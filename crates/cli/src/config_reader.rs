@@ -107,6 +107,7 @@ fn keep_fixed(mut put: Options, in_force: Options) -> Options {
     put.security = put.security.over(in_force.security);
     put.health = put.health.over(in_force.health);
     put.recording = put.recording.over(in_force.recording);
+    put.tracing = put.tracing.over(in_force.tracing);
     put.sharing = put.sharing.over(in_force.sharing);
     put.picker = put.picker.over(in_force.picker);
     let (cache, stays) = (&mut put.cache, in_force.cache);

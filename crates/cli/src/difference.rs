@@ -7,11 +7,12 @@ use serde_json::{Map, Value};
 use crate::options::Options;
 
 /// Tables and keys that are read only at startup.
-const FIXED: [&str; 11] = [
+const FIXED: [&str; 12] = [
     "server.",
     "events.",
     "health.",
     "recording.",
+    "tracing.",
     "sharing.",
     "picker.",
     "cache.max-tree-size",
@@ -48,6 +49,7 @@ pub fn differences(before: &Options, after: &Options) -> anyhow::Result<Vec<Stri
     let (old, new) = (&before.security, &after.security);
     let secrets = [
         ("events.events-token", before.events.events_token != after.events.events_token),
+        ("tracing.otlp-headers", before.tracing.otlp_headers != after.tracing.otlp_headers),
         ("security.admin-token", old.admin_token != new.admin_token),
         ("security.worker-api-key", old.worker_api_key != new.worker_api_key),
     ];

@@ -43,6 +43,8 @@ fn config(args: &EngineArgs) -> anyhow::Result<Config> {
     config.engine.kv_tokens = args.kv_tokens.unwrap_or(config.engine.kv_tokens);
     config.engine.host = host_tier(args.host_kv_tokens, args.host_gbps)?;
     config.model = args.model.clone().unwrap_or(config.model);
+    config.adapters = args.adapters.clone();
+    (config.adapter_slots, config.adapter_load_ms) = (args.adapter_slots, args.adapter_load_ms);
     config.speed = args.speed;
     config.ranks = args.ranks;
     config.usage_details = args.prompt_tokens_details;

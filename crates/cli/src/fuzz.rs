@@ -29,6 +29,8 @@ fn without_files(mut options: Options) -> Options {
     let redis = [&mut s.share_redis_tls_ca, &mut s.share_redis_tls_cert, &mut s.share_redis_tls_key];
     let others = [&mut s.share_secret_file, &mut s.share_redis_password_file];
     redis.into_iter().chain(others).for_each(|file| *file = None);
+    let s = &mut options.tracing;
+    [&mut s.otlp_headers_file, &mut s.otlp_tls_ca].into_iter().for_each(|file| *file = None);
     options
 }
 
@@ -50,8 +52,9 @@ fn options_are_planned_or_refused(options: Options) {
 /// Secrets long enough not to appear in the output by chance, and not repeated in a public option.
 fn secrets(options: &Options) -> Vec<String> {
     let open = serde_json::to_string(options).expect("options can be written");
+    let (security, events, tracing) = (&options.security, &options.events, &options.tracing);
     let given =
-        [&options.security.admin_token, &options.security.worker_api_key, &options.events.events_token];
+        [&security.admin_token, &security.worker_api_key, &events.events_token, &tracing.otlp_headers];
     let revealed = given.into_iter().flatten().map(Secret::reveal);
     let is_one = |secret: &&str| secret.starts_with("secret-") && !open.contains(*secret);
     revealed.filter(is_one).map(str::to_owned).collect()
@@ -66,6 +69,7 @@ fn times_can_be_added_up(plan: &Plan) {
         plan.eviction_interval,
         plan.sources.dns_refresh,
         plan.gateway.admission.wait_max,
+        plan.collector.as_ref().map_or(Duration::ZERO, |collector| collector.timeout),
     ];
     let requests = [
         times.head,

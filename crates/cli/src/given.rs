@@ -87,10 +87,13 @@ fn add_urls(flags: &mut Options, mut urls: Vec<String>, written: &Written) {
 /// it was meant as a value.
 fn urls_after_lists(flags: &mut Options) -> Vec<String> {
     let lists = [
+        &mut flags.discovery.selector,
+        &mut flags.discovery.service_discovery_namespace,
         &mut flags.routing.shadow,
         &mut flags.events.model_path,
         &mut flags.sharing.share,
         &mut flags.sharing.mesh_peers,
+        &mut flags.security.engine_fields,
     ];
     let is_url = |word: &String| word.starts_with("http://") || word.starts_with("https://");
     let mut urls = Vec::new();

@@ -2,6 +2,7 @@
 
 mod kubernetes;
 mod sharing;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,21 +16,21 @@ use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources, check_endpoints};
 use warmroute_gateway::{
-    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, Timeouts, Token, WorkerChoice,
-    WorkerLimit,
+    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, SessionKeys, Timeouts, Token,
+    WorkerChoice, WorkerLimit,
 };
 use warmroute_operate::PickerPlan;
 use warmroute_picker::ConformanceHeaders;
 use warmroute_policy::{BadPolicy, Policy, Standard};
 use warmroute_prompt::PrefixRule;
 use warmroute_record::{AccessLogConfig, LogTarget};
-use warmroute_router::CANDIDATE_RECORDS_MAX;
+use warmroute_router::{CANDIDATE_RECORDS_MAX, ModelRules};
 use warmroute_types::{BadUrl, Micros};
 use warmroute_wire::Dialer;
 
 use crate::options::groups::{BYTES_PER_SPAN, Following};
 use crate::options::quantity::Secs;
-use crate::options::{self, Cache, Options, most_similar};
+use crate::options::{self, Cache, ModelEntry, Options, most_similar};
 use crate::security;
 
 /// The settings of each part.
@@ -76,6 +77,7 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
         drain_timeout: value_of(server.drain_timeout_secs).0,
         policy: policy(&options, value_of(options.routing.policy.as_deref())).context("policy")?,
         shadows: shadows(&options)?,
+        model_rules: model_rules(&options)?,
         router: warmroute_router::Config {
             health: HealthConfig { failures_max: value_of(health.health_failure_threshold) },
             in_flight_max: in_flight_max(&options),
@@ -96,6 +98,7 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
         precise: precise(&options, dialer),
         record: record(&options)?,
         access_log: access_log(&options.server)?,
+        collector: traces::collector(&options.tracing)?,
         sharing,
         picker: picker(&options.picker)?,
         events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
@@ -112,7 +115,7 @@ fn in_flight_max(options: &Options) -> u32 {
 }
 
 /// Options that must not be zero.
-const POSITIVE: [&str; 15] = [
+const POSITIVE: [&str; 16] = [
     "health-failure-threshold",
     "health-check-interval-secs",
     "health-check-timeout-secs",
@@ -125,6 +128,7 @@ const POSITIVE: [&str; 15] = [
     "first-byte-timeout-secs",
     "idle-timeout-secs",
     "dns-refresh-secs",
+    "otlp-timeout-secs",
     "eviction-interval-secs",
     "worker-kv-tokens",
     "prefix-token-count",
@@ -143,6 +147,17 @@ fn check_numbers(options: &Options) -> anyhow::Result<()> {
         anyhow::ensure!(number <= SECS_MAX || !is_time, "{name} must be at most {SECS_MAX}");
     }
     Ok(())
+}
+
+/// The settings of single models.
+fn model_rules(options: &Options) -> anyhow::Result<warmroute_router::ModelRuleTable<Standard>> {
+    let rules = |(model, entry): (&String, &ModelEntry)| {
+        let named = entry.policy.as_deref().map(|text| policy(options, text)).transpose();
+        let policy = named.with_context(|| format!("models.\"{model}\".policy"))?;
+        let in_flight_max = entry.max_concurrent_per_worker.map(|max| if max > 0 { max } else { u32::MAX });
+        Ok((model.clone(), ModelRules { policy, in_flight_max }))
+    };
+    options.models.iter().map(rules).collect()
 }
 
 /// A policy by name and parameters.
@@ -221,7 +236,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         body_bytes_max: value_of(requests.max_payload_size).0,
         bodies_bytes_max: value_of(requests.max_buffered_bytes).0,
         aliases: options.aliases.clone().into_iter().collect(),
-        session_keys: session_keys.map_err(anyhow::Error::msg).context("session-keys")?,
+        session_keys: SessionKeys::new(session_keys.map_err(anyhow::Error::msg).context("session-keys")?),
         prefix: PrefixRule {
             span: value_of(routing.prefix_key),
             tokens: value_of(routing.prefix_token_count),
@@ -234,7 +249,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         usage_injection: value_of(options.cache.usage_injection),
         retries_max: value_of(requests.retry_max_retries),
         timeouts: timeouts(&options.timeouts),
-        admission: admission_config(&options.admission)?,
+        admission: admission_config(&options.admission, &options.models)?,
         forwarded: value_of(options.security.forwarded_headers),
         worker_choice: match value_of(options.security.allow_worker_choice).0 {
             true => WorkerChoice::Clients,
@@ -267,17 +282,22 @@ fn timeouts(options: &options::Timeouts) -> Timeouts {
     }
 }
 
-fn admission_config(options: &options::Admission) -> anyhow::Result<AdmissionConfig> {
+fn admission_config(
+    options: &options::Admission,
+    models: &BTreeMap<String, ModelEntry>,
+) -> anyhow::Result<AdmissionConfig> {
     let header = |name: &str, none: &str| -> anyhow::Result<Option<HeaderName>> {
         let name = Some(name).filter(|name| *name != none).map(str::parse::<HeaderName>);
         name.transpose().with_context(|| format!("expected a header name or `{none}`"))
     };
+    let has_model_limit =
+        models.values().any(|model| model.max_concurrent_per_worker.is_some_and(|max| max > 0));
     let (priority, tenant) =
         (value_of(options.priority_header.as_ref()), value_of(options.tenant_header.as_ref()));
     Ok(AdmissionConfig {
         running_max: value_of(options.max_concurrent_requests),
         worker_limit: match value_of(options.max_concurrent_per_worker) {
-            0 => WorkerLimit::Off,
+            0 if !has_model_limit => WorkerLimit::Off,
             _ => WorkerLimit::On,
         },
         waiting_max: value_of(options.queue_size),
@@ -419,7 +439,8 @@ pub fn unused(given: &Options) -> Vec<String> {
     let is_set = |key: &&str| set.iter().any(|(name, value)| name == key && value.as_u64() != Some(0));
     let is_unused = |(key, needs): &&(&str, &[&str])| is_set(key) && !needs.iter().any(is_set);
     let tell = |(key, needs): &(&str, &[&str])| format!("{key} has no effect without {}", needs.join(" or "));
-    NEEDS.iter().filter(is_unused).map(tell).collect()
+    let unused = NEEDS.iter().filter(is_unused).map(tell);
+    unused.chain(traces::warnings(&given.tracing)).collect()
 }
 
 #[cfg(test)]
@@ -550,6 +571,25 @@ mod tests {
             ("[routing]\npolicy = \"weighted_score:queue=nan\"", "`nan` is no number"),
             ("[routing]\nshadow = [\"random:x=1\"]", "no parameters"),
             ("[server]\naccess-log = \"log\"\naccess-log-max-bytes = 10", "access-log-max-bytes"),
+            (
+                "[tracing]\notlp-endpoint = \"collector:4318\"",
+                "otlp-endpoint: `collector:4318` is not the URL",
+            ),
+            (
+                "[tracing]\notlp-endpoint = \"http://c:4317\"",
+                "otlp-endpoint: port 4317 is for OTLP over gRPC",
+            ),
+            (
+                "[tracing]\notlp-endpoint = \"http://c:4318\"\notlp-headers = \"hush\"",
+                "otlp-headers: entry 1",
+            ),
+            ("[tracing]\ntrace-sample-ratio = 1.5", "trace-sample-ratio must be a number between 0 and 1"),
+            ("[tracing]\ntrace-attributes = \"a\"", "trace-attributes: `a` is not NAME=VALUE"),
+            ("[tracing]\notlp-timeout-secs = 0", "otlp-timeout-secs must be at least 1"),
+            (
+                "[tracing]\notlp-endpoint = \"https://c\"\notlp-tls-ca = \"/nowhere\"",
+                "otlp-tls-ca: cannot read",
+            ),
             ("[recording]\nrecord = \"trace\"\nrecord-max-bytes = 10", "record-max-bytes"),
             ("[events]\nkv-events-bind = \"5557\"", "`5557` is not a valid endpoint"),
             (

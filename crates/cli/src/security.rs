@@ -31,7 +31,7 @@ pub fn worker_api(security: &Security) -> anyhow::Result<WorkerApi> {
 }
 
 /// A secret given directly or in a file.
-fn secret(given: &Option<Secret>, file: &Option<PathBuf>) -> anyhow::Result<Option<String>> {
+pub fn secret(given: &Option<Secret>, file: &Option<PathBuf>) -> anyhow::Result<Option<String>> {
     let secret = match (given, file) {
         (Some(_), Some(_)) => anyhow::bail!("set either the value or the file, not both"),
         (Some(given), None) => given.reveal().to_owned(),

@@ -156,7 +156,7 @@ impl EngineCheck {
         if text.contains("enable_prefix_caching=\"False\"") {
             self.add(Finding::trouble("its prefix cache is off", "start it with --enable-prefix-caching"));
         }
-        let found = match read_capacity(&page) {
+        let found = match read_capacity(&page, None) {
             Some(capacity) => Finding::good(format!(
                 "a cache of {} tokens in blocks of {}",
                 capacity.tokens, capacity.block_tokens

@@ -22,7 +22,7 @@ Examples:
 
 Policies are those of serve, and baselines from other routers: preble_e2, dynamo_cost, llmd_weights, llmd_sticky, lbgr, \
 mooncake_conductor, chwbl, aibrix.
-Policies can have parameters: expected_ttft:without=queue (or behind, step, lacking, ties), weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
+Policies can have parameters: expected_ttft:without=queue (or behind, followers, step, lacking, ties), weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
 exec:PROGRAM reads one JSON object per line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) \
 and writes {\"index\": N}.")]
 pub struct SimulateArgs {

@@ -86,7 +86,7 @@ fn nearest(key: &str) -> Option<String> {
 /// Every table and key, and how it is printed.
 fn valid_keys() -> Vec<(String, String)> {
     let mut valid: Vec<(String, String)> =
-        ["aliases", "workers"].map(|name| (name.to_owned(), name.to_owned())).into();
+        ["aliases", "models", "workers"].map(|name| (name.to_owned(), name.to_owned())).into();
     for &(table, keys) in KEYS {
         valid.push((table.to_owned(), table.to_owned()));
         for key in keys.iter().map(|key| key.replace('_', "-")) {

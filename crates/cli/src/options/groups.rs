@@ -268,8 +268,10 @@ group! {
         #[arg(value_parser = named::<PrefixHash>())]
         #[serde(with = "super::named")]
         prefix_hash: PrefixHash = Some(gateway().prefix.hash),
-        /// Where to look for a session name, in order: header:NAME or body:FIELD [default: header:x-session-id,
-        /// header:x-user-id,header:x-tenant-id,header:x-correlation-id,body:session_id,body:user,body:prompt_cache_key]
+        /// Where to look for a session name, in order: header:NAME or body:PATH [default: what common clients send]
+        ///
+        /// A path has dots between names, as in body:metadata.user_id. docs/policies.md lists the default order and
+        /// what each client sends.
         #[arg(value_name = "KEY", value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         session_keys: Vec<String> = Some(SessionKey::default_order().iter().map(ToString::to_string).collect()),
@@ -557,6 +559,38 @@ group! {
         #[arg(value_parser = named::<ModelNames>())]
         #[serde(with = "super::named")]
         record_models: ModelNames = Some(ModelNames::default()),
+    }
+}
+
+group! {
+    /// OpenTelemetry traces.
+    Tracing ("Tracing") {
+        /// Send OpenTelemetry traces to this collector, by OTLP over HTTP: http://HOST:4318
+        ///
+        /// /v1/traces is added to the URL unless it ends so. Without it, OTEL_EXPORTER_OTLP_ENDPOINT and its relatives
+        /// count.
+        #[arg(value_name = "URL")]
+        otlp_endpoint: String = None,
+        /// Headers to send to the collector, separated by commas; values may be percent-encoded
+        #[arg(value_name = "NAME=VALUE", hide_env_values = true)]
+        #[serde(skip_serializing)]
+        otlp_headers: Secret = None,
+        /// File with these headers
+        #[arg(value_name = "FILE", conflicts_with = "otlp_headers")]
+        otlp_headers_file: PathBuf = None,
+        /// Time for the collector to take a batch of spans; requests do not wait for it [default: 10]
+        #[arg(value_name = "TIME")]
+        otlp_timeout_secs: Secs = None,
+        /// CA bundle (PEM) for a collector with an https:// URL [default: the system's]
+        #[arg(value_name = "FILE")]
+        otlp_tls_ca: PathBuf = None,
+        /// Share of requests to trace, 0 to 1; requests with a trace context follow their client's choice [default: 1]
+        #[arg(value_name = "SHARE")]
+        trace_sample_ratio: f64 = None,
+        /// Attributes of this process in traces, such as service.name=router-a
+        #[arg(value_name = "NAME=VALUE", num_args = 1.., value_delimiter = ',',)]
+        #[serde(deserialize_with = "one_or_many")]
+        trace_attributes: Vec<String> = None,
     }
 }
 

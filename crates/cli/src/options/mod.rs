@@ -6,6 +6,7 @@
 mod environment;
 mod file;
 pub mod groups;
+mod model_entry;
 pub mod named;
 pub mod quantity;
 mod secret;
@@ -20,6 +21,7 @@ use warmroute_discovery::WorkerEntry;
 
 pub use environment::{check_environment, is_service_link};
 pub use file::{most_similar, parse, read_file, without_types};
+pub use model_entry::ModelEntry;
 pub use quantity::OnOff;
 pub use secret::Secret;
 pub use switch::Switch;
@@ -42,6 +44,9 @@ macro_rules! options {
             /// Model aliases (file only).
             #[arg(skip)]
             pub aliases: BTreeMap<String, String>,
+            /// Models with settings of their own (file only).
+            #[arg(skip)]
+            pub models: BTreeMap<String, ModelEntry>,
             /// Workers with settings of their own (file only).
             #[arg(skip)]
             pub workers: Vec<WorkerEntry>,
@@ -56,6 +61,7 @@ macro_rules! options {
                 Options {
                     $( $table: self.$table.over(below.$table), )*
                     aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
+                    models: if self.models.is_empty() { below.models } else { self.models },
                     workers: if self.workers.is_empty() { below.workers } else { self.workers },
                 }
             }
@@ -91,6 +97,8 @@ options! {
     health: Health,
     /// Recording of traces for the lab.
     recording: Recording,
+    /// OpenTelemetry traces.
+    tracing: Tracing,
     /// Sharing state between routers.
     sharing: Sharing,
     /// The endpoint picker for Envoy.
@@ -118,6 +126,7 @@ mod tests {
             ("security", 14),
             ("health", 0),
             ("recording", 1),
+            ("tracing", 7),
             ("sharing", 6),
             ("picker", 1),
         ];

@@ -95,6 +95,7 @@ fn keys_of(options: &Options) -> BTreeMap<String, String> {
         ("admin-token", "security", &security.admin_token),
         ("worker-api-key", "security", &security.worker_api_key),
         ("events-token", "events", &events.events_token),
+        ("otlp-headers", "tracing", &options.tracing.otlp_headers),
     ];
     let secrets = secrets.into_iter().filter(|(_, _, secret)| secret.is_some());
     keys.extend(secrets.map(|(key, table, _)| (key.to_owned(), format!("{table}.{key}"))));

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
+mod consoling;
 mod discovering;
 mod doctor;
 mod explaining;

@@ -12,7 +12,7 @@ use crate::harness::client::{Call, Response, chat};
 use crate::harness::temp_folder::TempFolder;
 
 /// A key file with these lines.
-fn key_file(name: &str, lines: &str) -> (TempFolder, String) {
+pub(crate) fn key_file(name: &str, lines: &str) -> (TempFolder, String) {
     let folder = TempFolder::new(name);
     let keys = folder.file("keys");
     std::fs::write(&keys, lines).unwrap();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
+mod adapting;
 mod attacks;
 mod caching;
 mod encrypting;
@@ -14,5 +15,7 @@ mod logging;
 mod recovering;
 mod relaying;
 mod securing;
+mod storing;
+mod tracing;
 mod waiting;
 mod waking;

@@ -3,9 +3,9 @@
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
-use crate::harness::client::{Call, Response, chat, get, post};
+use crate::harness::client::{Call, Response, chat, chat_stream, get, post};
 use crate::harness::eventually;
-use crate::harness::process::{Gateway, Process, run};
+use crate::harness::process::{Gateway, Process, engine, run};
 use crate::harness::script::Scripted;
 use crate::harness::temp_folder::TempFolder;
 use serde_json::json;
@@ -23,6 +23,29 @@ fn keeper() -> (Scripted, Arc<Mutex<Vec<String>>>) {
 
 fn ask(url: &str, headers: &[&str]) -> Response {
     Call::send(url, "POST", "/v1/chat/completions", headers, chat("m").as_bytes()).finish()
+}
+
+#[test]
+fn tokens_are_counted_for_each_key() {
+    let folder = TempFolder::new("key-tokens");
+    let keys = folder.file("keys");
+    std::fs::write(&keys, "sk-alpha name=alpha\nsk-beta name=beta\n").unwrap();
+    let engine = engine(&[]);
+    let gateway = Gateway::over(&[engine.url()], &["--api-keys-file", &keys]);
+    let key = ["authorization: Bearer sk-alpha", "content-type: application/json"];
+    let body = chat_stream("llama-3.1-8b", 3);
+    for _ in 0..2 {
+        let answer =
+            Call::send(gateway.url(), "POST", "/v1/chat/completions", &key, body.as_bytes()).finish();
+        assert_eq!(answer.status, 200);
+    }
+    let tokens = |kind: &str, tenant: &str| {
+        gateway.metric(&format!("warmroute_tenant_{kind}_tokens_total{{tenant=\"{tenant}\"}}"))
+    };
+    eventually("both answers are counted", || (tokens("output", "alpha") == 6.0).then_some(()));
+    assert!(tokens("prompt", "alpha") > 0.0);
+    assert!(tokens("cached", "alpha") <= tokens("prompt", "alpha"));
+    assert_eq!(tokens("prompt", "beta"), 0.0);
 }
 
 #[test]

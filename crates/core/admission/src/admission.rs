@@ -84,7 +84,8 @@ impl<T> Admission<T> {
         pushed.map_err(|_| Refused { retry_after_s: self.retry_after_s(now) })
     }
 
-    /// Queues an admitted request again that found no room after all, at its former position.
+    /// Queues an admitted request again that found no room after all, at its former position. If it can use other workers
+    /// than before, the caller has changed the position's route.
     pub fn wait_again(&mut self, position: AdmissionPosition, item: T, deadline: Micros) {
         self.running = self.running.saturating_sub(1);
         self.queue.wait_at(position, deadline, item);
@@ -142,7 +143,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const REQUEST: AdmissionRequest = AdmissionRequest { class: Class::Normal, tenant: 1, cost: 10 };
+    const REQUEST: AdmissionRequest =
+        AdmissionRequest { class: Class::Normal, tenant: 1, cost: 10, route: 0 };
 
     fn admission(running_max: u32, waiting_max: usize) -> Admission<usize> {
         Admission::new(Config { running_max, waiting_max, wait_max: Micros::from_secs(5) })
@@ -247,7 +249,8 @@ mod tests {
         fn take(&mut self, step: Step) {
             match step {
                 Step::Come { model, tenant, class, cost } => {
-                    self.arrive(model, AdmissionRequest { class, tenant, cost })
+                    let route = model as u64;
+                    self.arrive(model, AdmissionRequest { class, tenant, cost, route });
                 }
                 Step::End(n) if n < self.inside.len() => {
                     self.inside.swap_remove(n);

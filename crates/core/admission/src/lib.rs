@@ -12,6 +12,7 @@
 
 mod admission;
 mod class;
+mod class_work;
 mod drain_rate;
 mod queue;
 mod rate_limiter;

@@ -8,6 +8,7 @@ use warmroute_types::{
     Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, SourceReadiness, WorkerId, WorkerState,
 };
 
+use crate::adapter_slots::AdapterSlots;
 use crate::engine_kinds::EngineKinds;
 use crate::fault_attribution::{BREAKS_MIN, FaultAttribution, OutcomeCounts, Verdict};
 use crate::outlier::Outliers;
@@ -26,6 +27,7 @@ pub struct Fleet {
     queues: Box<[PrefillQueue]>,
     /// The latency models, one per model that workers serve.
     kinds: EngineKinds,
+    adapters: AdapterSlots,
     outliers: Mutex<Outliers>,
     faults: Mutex<FaultAttribution>,
     /// Answer counts by worker index.
@@ -89,6 +91,7 @@ impl Fleet {
             loads,
             queues,
             kinds: EngineKinds::default(),
+            adapters: AdapterSlots::new(MAX_WORKERS),
             outliers,
             faults,
             outcomes: (0..MAX_WORKERS).map(|_| OutcomeCounters::default()).collect(),
@@ -340,9 +343,52 @@ impl Fleet {
         self.load(worker).cache_belief.revise(CacheBelief::reset);
     }
 
+    /// Milliseconds until a worker can begin with a request for this adapter; zero if it holds the adapter. Adapters are
+    /// hashes of their names.
+    pub fn adapter_load_ms(&self, worker: WorkerId, adapter: u64) -> f32 {
+        self.adapters.load_ms(worker.index(), adapter)
+    }
+
+    /// Records that a request for an adapter was sent to a worker.
+    pub fn use_adapter(&self, worker: WorkerId, adapter: u64) {
+        self.adapters.use_adapter(worker.index(), adapter);
+    }
+
+    /// Records the adapters that an engine works with, and how many it can hold.
+    pub fn report_adapters(&self, worker: WorkerId, adapters: &[u64], slots: Option<u32>) {
+        self.adapters.report(worker.index(), adapters, slots);
+    }
+
+    /// Learns how long a request waited for its adapter to be loaded.
+    pub fn learn_adapter_load(&self, worker: WorkerId, ms: f32) {
+        self.adapters.learn(worker.index(), ms);
+    }
+
+    /// Records that an engine was restarted and holds no adapter.
+    pub fn clear_adapters(&self, worker: WorkerId) {
+        self.adapters.clear(worker.index());
+    }
+
+    /// Forgets the adapters of a slot, and what was learned about their loads.
+    pub fn forget_adapters(&self, worker: WorkerId) {
+        self.adapters.forget(worker.index());
+    }
+
     /// Number of requests ever booked on this slot; wraps.
     pub fn bookings(&self, worker: WorkerId) -> u32 {
         self.load(worker).bookings()
+    }
+
+    /// Whether a member has this address.
+    pub fn has_member(&self, address: &Address) -> bool {
+        let is_member =
+            |slot: &WorkerSlot| slot.membership == Membership::Member && slot.worker.address == *address;
+        self.slots.read().iter().any(is_member)
+    }
+
+    /// Requests in flight on a worker; `None` if it takes none now.
+    pub fn in_flight_if_ready(&self, worker: WorkerId) -> Option<u32> {
+        self.load(worker).in_flight_if_ready()
     }
 
     /// Whether this worker still has its slot and is not leaving.

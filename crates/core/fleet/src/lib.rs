@@ -11,6 +11,7 @@
 //! router makes it in its critical section and releases it at the first token and at the end. A dropped
 //! booking releases itself, so no path through the gateway can leak load.
 
+mod adapter_slots;
 mod booking;
 mod breaker;
 mod cache_belief;

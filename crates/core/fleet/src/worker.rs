@@ -16,7 +16,7 @@ pub enum Models {
     /// The engine does not list its models: it is a candidate for every request.
     Any,
     /// These, by name: a base model and its LoRA adapters.
-    Named(Vec<Arc<str>>),
+    Named(Arc<[Arc<str>]>),
 }
 
 impl Models {
@@ -26,7 +26,7 @@ impl Models {
     }
 }
 
-/// What an engine says about a model, for lists of models only.
+/// What an engine says about a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelCard {
     /// Name of the model.
@@ -35,6 +35,8 @@ pub struct ModelCard {
     pub created: Option<u64>,
     /// Longest prompt and answer together, in tokens.
     pub max_model_len: Option<u64>,
+    /// The base model, if this is a LoRA adapter.
+    pub parent: Option<Arc<str>>,
 }
 
 /// Identity of a worker. Shared with every decision that chose it.

@@ -217,6 +217,12 @@ impl WorkerLoad {
         self.in_flight.load(Relaxed)
     }
 
+    /// Requests in flight; `None` if the worker takes none now. Two reads instead of a whole view.
+    pub(crate) fn in_flight_if_ready(&self) -> Option<u32> {
+        let state = self.state.load(Relaxed);
+        (state < ON_TRIAL && self.state().takes_requests()).then(|| self.in_flight())
+    }
+
     /// Bookings made so far; wraps.
     pub(crate) fn bookings(&self) -> u32 {
         self.bookings.load(Relaxed)

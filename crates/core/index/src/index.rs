@@ -3,11 +3,12 @@
 //! Readers take no lock. Writers take one lock for a bounded time: an operation that may touch many spans (a clear, a
 //! cut, a long chain, an expiry) runs in pieces, and waiting writers run in between. Other callers therefore see such
 //! an operation half done, node by node. Callers must put operations on one worker in order themselves.
+//!
+//! Presumptions never wait for the lock: whoever holds it applies them (`pending.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
 use warmroute_types::Micros;
 
 use crate::chain::ChainSlice;
@@ -19,14 +20,17 @@ use crate::lookup::LookupContext;
 use crate::node::Pinned;
 use crate::operation::{Parent, Prompt, Removed, Stored};
 use crate::overlap::Overlaps;
+use crate::pending::{Operation, PresumedPrompt};
+use crate::prefix_heads::{HeadSurvey, PrefixHead, Survey};
 use crate::presumed::{PastUse, Work};
 use crate::root::{RootKey, Source};
 use crate::snapshot::{BoundedSnapshot, Snapshot, SnapshotBuilder};
 use crate::span::{NamedSpan, Span};
 use crate::stats::Stats;
 use crate::table_hash::TableHash;
-use crate::worker_bits::WorkerBits;
+use crate::worker_bits::{HOLDERS_MAX, WorkerBits};
 use crate::writer::{NODES_A_HOLD, SPANS_A_HOLD, Writer};
+use crate::writer_lock::{WriterGuard, WriterLock};
 
 /// A presumption that is not confirmed or withdrawn yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,21 +48,23 @@ pub struct PendingRestore {
 /// The index: which worker holds which prefix.
 pub struct Index {
     children: Arc<Children>,
-    worker_bits: WorkerBits,
+    worker_bits: Arc<WorkerBits>,
     path_overflows: AtomicU64,
     digester: Digester,
-    writer: Mutex<Writer>,
+    writer: WriterLock,
 }
 
 impl Index {
     /// An empty index. Limits that [`Config::validate`] rejects are applied as far as possible.
     pub fn new(config: &Config) -> Index {
         let children = Arc::new(Children::new(TableHash::new(config.table_seed)));
+        let worker_bits = Arc::new(WorkerBits::new());
+        let writer = Writer::new(Arc::clone(&children), Arc::clone(&worker_bits), config);
         Index {
-            worker_bits: WorkerBits::new(),
+            worker_bits,
             path_overflows: AtomicU64::new(0),
             digester: Digester::new(config.hash, config.seed),
-            writer: Mutex::new(Writer::new(Arc::clone(&children), config)),
+            writer: WriterLock::new(writer),
             children,
         }
     }
@@ -72,6 +78,8 @@ impl Index {
     /// `out` has grown. During a concurrent write, each node of up to 64 spans is seen before or after the change.
     pub fn lookup(&self, root: RootKey, prompt: Prompt<'_>, out: &mut Overlaps) {
         out.begin();
+        // Before the walk: a presumption that is applied meanwhile is found by the walk, one that still waits here.
+        self.writer.pending.find(root, prompt, out);
         let guard = crossbeam_epoch::pin();
         let context = LookupContext {
             children: &self.children,
@@ -80,6 +88,7 @@ impl Index {
             pinned: Pinned::by(&guard),
         };
         context.lookup(root.digest(), prompt, out);
+        out.join_pending();
         if out.overflows() > 0 {
             self.path_overflows.fetch_add(out.overflows().into(), Ordering::Relaxed);
         }
@@ -97,7 +106,7 @@ impl Index {
         let mut after = parent;
         for (at, piece) in spans.chunks(SPANS_A_HOLD).enumerate() {
             while writer.make_room_for(piece.len()) == Work::Left {
-                MutexGuard::bump(&mut writer);
+                writer.pass_on();
             }
             let stored = writer.store(position, after, piece, &mut grafts);
             all.placed += stored.placed;
@@ -109,7 +118,7 @@ impl Index {
             }
             after = piece.last().map_or(after, |last| Parent::Name(last.name));
             if all.placed + all.parked < spans.len() {
-                MutexGuard::bump(&mut writer);
+                writer.pass_on();
             }
         }
         all.grafted = self.graft(&mut writer, position, grafts);
@@ -117,13 +126,13 @@ impl Index {
     }
 
     /// Inserts the chains of a worker that wait for these names.
-    fn graft(&self, writer: &mut MutexGuard<'_, Writer>, position: u16, mut names: Vec<u64>) -> usize {
+    fn graft(&self, writer: &mut WriterGuard<'_>, position: u16, mut names: Vec<u64>) -> usize {
         let mut grafted = 0;
         names.reverse();
         while !names.is_empty() {
             grafted += writer.graft(position, &mut names);
             if !names.is_empty() {
-                MutexGuard::bump(writer);
+                writer.pass_on();
             }
         }
         grafted
@@ -144,7 +153,7 @@ impl Index {
         let mut changed = 0;
         for piece in names.chunks(SPANS_A_HOLD) {
             changed += change(&mut writer, piece);
-            MutexGuard::bump(&mut writer);
+            writer.pass_on();
         }
         changed
     }
@@ -169,7 +178,7 @@ impl Index {
         let (mut copied, mut grafts) = (0, Vec::new());
         for piece in nodes.chunks(NODES_A_HOLD / 2) {
             copied += writer.copy_prefix(from, to, piece, &mut grafts);
-            MutexGuard::bump(&mut writer);
+            writer.pass_on();
         }
         self.graft(&mut writer, to, grafts);
         Ok(copied)
@@ -191,7 +200,7 @@ impl Index {
             let nodes = writer.nodes_in_partition(from, part);
             for piece in nodes.chunks(NODES_A_HOLD / 2) {
                 copied += writer.copy_prefix(from, to, piece, &mut Vec::new());
-                MutexGuard::bump(&mut writer);
+                writer.pass_on();
             }
         }
         writer.reported.orphans.copy(from, to);
@@ -217,7 +226,7 @@ impl Index {
         let mut writer = self.writer.lock();
         let horizon = writer.presumed.horizon();
         while writer.clear_some(position, horizon) == Work::Left {
-            MutexGuard::bump(&mut writer);
+            writer.pass_on();
         }
     }
 
@@ -227,7 +236,7 @@ impl Index {
         let mut writer = self.writer.lock();
         let horizon = writer.presumed.horizon();
         while writer.clear_presumed_some(position, horizon) == Work::Left {
-            MutexGuard::bump(&mut writer);
+            writer.pass_on();
         }
     }
 
@@ -240,22 +249,50 @@ impl Index {
         spans: &[Span],
         now: Micros,
     ) -> Result<Presumption, IndexError> {
+        let presumption = self.presume_later(worker, root, &Arc::new(spans.to_vec()), now);
+        self.apply_pending();
+        presumption
+    }
+
+    /// Like [`Index::presume`], but leaves the work to [`Index::apply_pending`], which the caller calls afterwards: it
+    /// waits for no other writer and allocates nothing. Lookups see the presumption at once.
+    pub fn presume_later(
+        &self,
+        worker: HolderId,
+        root: RootKey,
+        spans: &Arc<Vec<Span>>,
+        now: Micros,
+    ) -> Result<Presumption, IndexError> {
         expect_source(root, Source::Presumed)?;
-        let mut writer = self.writer.lock();
-        let position = self.assign_position(worker)?;
-        Ok(Presumption(writer.presume(position, root, spans, now)))
+        if worker.index() >= HOLDERS_MAX {
+            return Err(IndexError::HolderIdTooLarge(worker));
+        }
+        let prompt = PresumedPrompt { holder: worker, root, spans: Arc::clone(spans), now };
+        Ok(Presumption(self.writer.presume(prompt)))
+    }
+
+    /// Applies presumptions that were left for later, unless another thread is writing: that thread applies them.
+    pub fn apply_pending(&self) {
+        self.writer.apply_pending();
     }
 
     /// Confirms a presumption after the first token: it counts until it expires. Spans beyond the worker's capacity
-    /// are evicted, least recently used first.
+    /// are evicted, least recently used first. Waits for no other writer.
     pub fn confirm(&self, presumption: Presumption) {
-        self.writer.lock().confirm(presumption.0);
+        self.writer.settle(Operation::Confirm(presumption.0));
     }
 
     /// Withdraws a presumption because the request failed before its first token. Spans that only it held are
-    /// removed.
+    /// removed. Waits for no other writer.
     pub fn withdraw(&self, presumption: Presumption) {
-        self.writer.lock().withdraw(presumption.0);
+        self.writer.settle(Operation::Withdraw(presumption.0));
+    }
+
+    /// Runs `work` while the writer lock is held, to show what does not wait for it.
+    #[doc(hidden)]
+    pub fn while_writing<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _writer = self.writer.lock();
+        work()
     }
 
     /// Sets a worker's cache capacity in tokens. Presumed spans beyond it are evicted, least recently used first.
@@ -264,7 +301,7 @@ impl Index {
         let position = self.assign_position(worker)?;
         writer.presumed.set_capacity(position, tokens);
         while writer.fit(position) == Work::Left {
-            MutexGuard::bump(&mut writer);
+            writer.pass_on();
         }
         Ok(())
     }
@@ -380,7 +417,7 @@ impl Index {
         while !cut.is_empty() {
             writer.cut_some(position, root.source(), &mut cut, spared_by);
             if !cut.is_empty() {
-                MutexGuard::bump(&mut writer);
+                writer.pass_on();
             }
         }
     }
@@ -389,13 +426,32 @@ impl Index {
     pub fn expire(&self, now: Micros) {
         let mut writer = self.writer.lock();
         while writer.expire(now) == Work::Left {
-            MutexGuard::bump(&mut writer);
+            writer.pass_on();
         }
     }
 
     /// Bytes in use.
     pub fn bytes(&self) -> usize {
         self.writer.lock().bytes().total()
+    }
+
+    /// The largest beginnings of prompts and their holders, largest first. The cost is bounded and does not grow with
+    /// the index; of a large one, sizes are estimates.
+    pub fn prefix_heads(&self, count_max: usize) -> Vec<PrefixHead> {
+        let mut survey = HeadSurvey::default();
+        let mut writer = self.writer.lock();
+        while survey.go_on(&mut writer.tree) == Survey::Goes {
+            writer.pass_on();
+        }
+        let found = survey.finish(&mut writer.tree, count_max);
+        drop(writer);
+        let name = |(head, positions): (PrefixHead, Vec<u16>)| {
+            let mut holders: Vec<HolderId> =
+                positions.into_iter().map(|position| self.worker_bits.worker(position)).collect();
+            holders.sort_unstable();
+            PrefixHead { holders, ..head }
+        };
+        found.into_iter().map(name).collect()
     }
 
     /// Counts and sizes for metrics.

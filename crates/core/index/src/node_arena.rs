@@ -63,6 +63,11 @@ impl NodeArena {
             + self.is_listed.capacity()
     }
 
+    /// The end of all ids that were ever given, less one.
+    pub fn id_end(&self) -> usize {
+        self.groups.len() * GROUP
+    }
+
     /// Whether there are free ids.
     pub fn has_room(&self) -> bool {
         self.groups.len() < GROUPS_MAX || !self.with_room.is_empty()

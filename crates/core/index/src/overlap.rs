@@ -16,6 +16,8 @@ pub struct Overlap {
 #[derive(Debug, Default)]
 pub struct Overlaps {
     found: Vec<Overlap>,
+    /// The first of them come from presumptions that are not in the tree yet.
+    pending: usize,
     /// By bit position: the lookup that last reported it and the index in `found`. Used only where chains fork.
     reported: Vec<(u64, u32)>,
     lookup: u64,
@@ -48,8 +50,29 @@ impl Overlaps {
 
     pub(crate) fn begin(&mut self) {
         self.found.clear();
+        self.pending = 0;
         self.lookup += 1;
         self.overflows = 0;
+    }
+
+    /// Reports a presumption that is not in the tree yet, before the tree is walked.
+    pub(crate) fn report_pending(&mut self, holder: HolderId, reach: Reach) {
+        self.report(holder, reach);
+        self.pending = self.found.len();
+    }
+
+    /// Joins the overlaps of presumptions with those that the tree has of the same holder: the longer one counts.
+    pub(crate) fn join_pending(&mut self) {
+        for at in (0..self.pending).rev() {
+            let Overlap { holder, reach } = self.found[at];
+            let same = self.found[at + 1..].iter_mut().find(|overlap| overlap.holder == holder);
+            if let Some(same) = same {
+                if same.reach.bytes < reach.bytes {
+                    same.reach = reach;
+                }
+                self.found.swap_remove(at);
+            }
+        }
     }
 
     pub(crate) fn count_overflow(&mut self) {

@@ -14,6 +14,8 @@
 //! Each call does a bounded number of steps and leaves the rest to the next call.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use warmroute_types::Micros;
 
@@ -36,6 +38,16 @@ struct Use {
     at: Micros,
 }
 
+/// One request on one worker that is presumed now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewUse {
+    /// Larger than those of all uses presumed before.
+    pub id: UseId,
+    pub worker: u16,
+    pub root: u64,
+    pub now: Micros,
+}
+
 /// One request on one worker that another index recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PastUse {
@@ -54,8 +66,8 @@ pub(crate) struct Presumed {
     waiting: WaitingUses<Use>,
     /// Answered requests that are still the last use of a span, in the order of their answers.
     answered: BTreeMap<UseId, Use>,
-    /// Even: ids of merged uses are odd.
-    next_use: UseId,
+    /// Even: ids of merged uses are odd. Requests take ids without the writer lock.
+    next_use: Arc<AtomicU64>,
     /// The latest time that any call passed.
     now: Micros,
     capacity_tokens: u64,
@@ -88,7 +100,7 @@ impl Presumed {
             lrus: Vec::new(),
             waiting: WaitingUses::new(),
             answered: BTreeMap::new(),
-            next_use: 2,
+            next_use: Arc::new(AtomicU64::new(2)),
             now: Micros::ZERO,
             capacity_tokens,
             to_prune: Vec::new(),
@@ -122,19 +134,12 @@ impl Presumed {
     }
 
     /// Presumes a chain on a worker, from the root on, up to the worker's capacity.
-    pub fn presume(
-        &mut self,
-        tree: &mut PinnedTree<'_, '_>,
-        worker: u16,
-        root: u64,
-        slice: ChainSlice<'_>,
-        now: Micros,
-    ) -> UseId {
+    pub fn presume(&mut self, tree: &mut PinnedTree<'_, '_>, one: NewUse, slice: ChainSlice<'_>) {
+        let NewUse { id: by, worker, root, now } = one;
         self.now = self.now.max(now);
-        let by = self.next_id();
         let slice = slice.first(fitting(slice, self.lru(worker).capacity_tokens));
         if slice.len() == 0 {
-            return by;
+            return;
         }
         let mut point = Point { node: tree.root_or_new(root), at: 0 };
         let mut inserted = 0;
@@ -146,14 +151,11 @@ impl Presumed {
         }
         self.waiting.push(by, Use { worker, leaf: point.node.id, at: self.now });
         self.recount_bytes(worker);
-        by
     }
 
-    /// The next free id.
-    pub fn next_id(&mut self) -> UseId {
-        let id = self.next_use.max(first_id(self.now));
-        self.next_use = id + 2;
-        id
+    /// The counter of ids.
+    pub fn next_use(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.next_use)
     }
 
     /// A free id for a use that another router reported, among those of its time. Such ids are odd, own ids are even.
@@ -163,7 +165,7 @@ impl Presumed {
             id += 2;
         }
         // Own ids from now on are larger.
-        self.next_use = self.next_use.max(id + 1);
+        self.next_use.fetch_max(id + 1, Relaxed);
         id
     }
 
@@ -194,7 +196,7 @@ impl Presumed {
     /// the worker's cache, within a number of steps.
     pub fn confirm(&mut self, tree: &mut PinnedTree<'_, '_>, id: UseId, steps_max: usize) {
         let Some(request) = self.waiting.remove(id) else { return };
-        let (worker, by) = (request.worker, self.next_id());
+        let (worker, by) = (request.worker, take_id(&self.next_use, self.now));
         let mut node = tree.living(request.leaf);
         let mut is_used = false;
         while let Some(here) = node {
@@ -440,7 +442,7 @@ impl Presumed {
 
     /// The next use id: [`Presumed::clear`] removes uses before it.
     pub fn horizon(&self) -> UseId {
-        self.next_use
+        self.next_use.load(Relaxed)
     }
 
     /// Removes a worker's uses before `horizon`, within a number of steps. Its capacity stays.
@@ -502,6 +504,18 @@ impl Presumed {
         let (before, after) = (lru.counted_bytes, lru.bytes());
         lru.counted_bytes = after;
         self.lru_bytes = self.lru_bytes + after - before;
+    }
+}
+
+/// Takes the next free id at this time.
+pub(crate) fn take_id(next_use: &AtomicU64, now: Micros) -> UseId {
+    let (first, mut free) = (first_id(now), next_use.load(Relaxed));
+    loop {
+        let id = free.max(first);
+        match next_use.compare_exchange_weak(free, id + 2, Relaxed, Relaxed) {
+            Ok(_) => return id,
+            Err(other) => free = other,
+        }
     }
 }
 

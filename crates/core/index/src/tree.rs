@@ -76,6 +76,11 @@ impl Tree {
         self.counts.bytes + self.arena.bytes() + self.table_stats.bytes()
     }
 
+    /// The end of all node ids, less one. Some ids have no node.
+    pub fn id_end(&self) -> usize {
+        self.arena.id_end()
+    }
+
     /// Whether there are ids for more nodes.
     pub fn has_free_ids(&self) -> bool {
         self.arena.has_room()

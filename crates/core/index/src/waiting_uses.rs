@@ -1,7 +1,6 @@
 //! Requests without a first token, in the order of arrival.
 //!
-//! Ids only increase, so a queue is sorted by them. Unlike an ordered map it allocates nothing once it has grown: a request
-//! is presumed inside the router's critical section.
+//! Ids only increase, so a queue is sorted by them. Unlike an ordered map it allocates nothing once it has grown.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! All changes of the index, behind one lock.
 //!
-//! One lock is enough, because a change takes a fraction of a microsecond per span and readers do not take it. Models
-//! whose writers must not wait for each other need an index each. Long operations run in pieces, each bounded here,
+//! One lock is enough, because a change takes a fraction of a microsecond per span, readers do not take it, and requests
+//! do not wait for it. Long operations run in pieces, each bounded here,
 //! and release the lock in between: see `index.rs`.
 
 use std::sync::Arc;
@@ -19,20 +19,22 @@ use crate::node::{NodeId, NodeRef, Serial};
 use crate::node_uses::UseId;
 use crate::operation::{Parent, Prompt, Stored};
 use crate::paths;
-use crate::presumed::{PastUse, Presumed, Work};
+use crate::pending::{Operation, PresumedPrompt};
+use crate::presumed::{NewUse, PastUse, Presumed, Work};
 use crate::reported::Reported;
 use crate::root::{RootKey, Source};
 use crate::snapshot::SnapshotBuilder;
-use crate::span::{NamedSpan, Size, Span};
+use crate::span::{NamedSpan, Size};
 use crate::stats::{Bytes, Stats};
 use crate::table_hash::TableHash;
 use crate::tree::Tree;
+use crate::worker_bits::WorkerBits;
 
 /// Upper estimate of the bytes of a reported span that only one worker holds.
 const REPORTED_SPAN_BYTES: usize = 64;
 
 /// Most spans stored, removed or inserted while the lock is held once.
-pub(crate) const SPANS_A_HOLD: usize = 2_048;
+pub(crate) const SPANS_A_HOLD: usize = 512;
 
 /// Most nodes changed while the lock is held once.
 pub(crate) const NODES_A_HOLD: usize = 64;
@@ -48,6 +50,7 @@ pub(crate) struct Writer {
     pub tree: Tree,
     pub reported: Reported,
     pub presumed: Presumed,
+    worker_bits: Arc<WorkerBits>,
     budget_bytes: usize,
     ttl: Micros,
     refused: u64,
@@ -58,12 +61,13 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn new(children: Arc<Children>, config: &Config) -> Writer {
+    pub fn new(children: Arc<Children>, worker_bits: Arc<WorkerBits>, config: &Config) -> Writer {
         let hash = TableHash::new(config.table_seed);
         Writer {
             tree: Tree::new(children),
             reported: Reported::new(config.orphans_max, hash),
             presumed: Presumed::new(config.presumed_tokens, hash),
+            worker_bits,
             budget_bytes: config.budget_bytes,
             ttl: config.presumed_ttl,
             refused: 0,
@@ -274,12 +278,22 @@ impl Writer {
         names.iter().any(|&name| self.reported.knows(&self.tree.pin(guard), worker, name))
     }
 
-    pub fn presume(&mut self, worker: u16, root: RootKey, spans: &[Span], now: Micros) -> UseId {
+    /// Applies an operation that a request left behind.
+    pub fn apply(&mut self, operation: Operation) {
+        match operation {
+            Operation::Presume { id, prompt } => self.presume(id, &prompt),
+            Operation::Confirm(id) => self.confirm(id),
+            Operation::Withdraw(id) => self.presumed.withdraw(&mut self.tree.pin(&pin()), id),
+        }
+    }
+
+    fn presume(&mut self, id: UseId, prompt: &PresumedPrompt) {
+        let Some(worker) = self.worker_bits.take(prompt.holder) else { return };
         let guard = &pin();
         let (mut digests, mut sizes) = (std::mem::take(&mut self.digests), std::mem::take(&mut self.sizes));
         digests.clear();
         sizes.clear();
-        for (span, size) in spans.iter().map_while(|span| Some((span, span.size()?))) {
+        for (span, size) in prompt.spans.iter().map_while(|span| Some((span, span.size()?))) {
             digests.push(span.digest);
             sizes.push(size);
         }
@@ -287,15 +301,14 @@ impl Writer {
         if self.is_full() {
             self.make_room(0);
         }
-        let id = if self.is_full() {
+        if self.is_full() {
             self.unpresumed += 1;
-            self.presumed.next_id()
         } else {
-            self.presumed.presume(&mut self.tree.pin(guard), worker, root.digest(), slice, now)
-        };
+            let (tree, root) = (&mut self.tree.pin(guard), prompt.root.digest());
+            self.presumed.presume(tree, NewUse { id, worker, root, now: prompt.now }, slice);
+        }
         (self.digests, self.sizes) = (digests, sizes);
         self.make_room(0);
-        id
     }
 
     /// Adds a use that another index recorded, unless that would take room from more recent uses. Returns its id.
@@ -334,16 +347,12 @@ impl Writer {
         self.presumed.fit(&mut self.tree.pin(guard), worker, NODES_A_HOLD)
     }
 
-    pub fn withdraw(&mut self, id: UseId) {
-        self.presumed.withdraw(&mut self.tree.pin(&pin()), id);
-    }
-
     /// Adds some answered uses to a snapshot, newest first. Returns where to continue.
     pub fn save_some(&mut self, from: UseId, now: Micros, builder: &mut SnapshotBuilder) -> Option<UseId> {
         self.presumed.save_some(&self.tree.pin(&pin()), from, now, NODES_A_HOLD, builder)
     }
 
-    pub fn confirm(&mut self, id: UseId) {
+    fn confirm(&mut self, id: UseId) {
         let guard = &pin();
         self.presumed.confirm(&mut self.tree.pin(guard), id, NODES_A_HOLD);
         self.make_room(0);

@@ -6,7 +6,9 @@ mod model;
 use std::collections::BTreeMap;
 
 use model::{Cache, Random, first_beyond, reach, root, span};
-use warmroute_index::{Config, HolderId, Index, Overlaps, Parent, Presumption, Prompt, RootKey, Source};
+use warmroute_index::{
+    Config, HolderId, Index, Namespace, Overlaps, Parent, Presumption, Prompt, RootKey, Source, Span,
+};
 use warmroute_types::Micros;
 
 const WORKERS: [u16; 4] = [0, 7, 64, 4_095];
@@ -308,4 +310,40 @@ fn reported_spans_do_not_wait_for_unanswered_requests_to_make_room() {
     assert!(stored.refused > 0 && stored.placed + stored.refused == 6_000, "{stored:?}");
     waiting.into_iter().for_each(|handle| index.withdraw(handle));
     assert_eq!(store().placed, 6_000, "now there is room");
+}
+
+/// While another thread writes, presumptions wait. Lookups find them at once, each holder with its longest overlap, and the
+/// writer applies them in order before it releases the lock.
+#[test]
+fn presumptions_made_while_another_thread_writes_are_found_and_applied_in_order() {
+    let index = Index::new(&Config::default());
+    let root =
+        RootKey::of(&Namespace { model: "m", lora: None, salt: None, cut: 64, source: Source::Presumed });
+    let spans = |count: u64| -> Vec<Span> {
+        (1..=count).map(|digest| Span { digest, bytes: 64, tokens: 16 }).collect()
+    };
+    let digests: Vec<u64> = (1..=9).collect();
+    let reach = |holder: u16| {
+        let mut found = Overlaps::new();
+        index.lookup(root, Prompt::Chunks(&digests), &mut found);
+        let of_holder = found.as_slice().iter().filter(|overlap| overlap.holder == HolderId(holder));
+        assert!(of_holder.count() <= 1, "a holder is reported once");
+        found.of(HolderId(holder)).spans
+    };
+    let kept = index.presume(HolderId(1), root, &spans(2), Micros(1)).unwrap();
+    let (long, withdrawn) = index.while_writing(|| {
+        let long = index.presume(HolderId(1), root, &spans(5), Micros(2)).unwrap();
+        let other = index.presume(HolderId(2), root, &spans(3), Micros(3)).unwrap();
+        assert_eq!((reach(1), reach(2)), (5, 3), "found before they are applied");
+        index.confirm(long);
+        index.withdraw(other);
+        (long, other)
+    });
+    assert_eq!((reach(1), reach(2)), (5, 0), "the second was withdrawn");
+    assert_eq!(index.stats().uses, 2, "one is confirmed and one waits");
+    index.confirm(kept);
+    // Neither is known any more.
+    index.withdraw(long);
+    index.withdraw(withdrawn);
+    assert_eq!(reach(1), 5);
 }

@@ -2,7 +2,7 @@
 
 use warmroute_types::{Micros, RouterId};
 
-use crate::{AssignmentEnd, BookingRecord, PromptDigests};
+use crate::{AssignmentEnd, BookingRecord, PromptDigests, StoredResponse};
 
 /// A change to apply to worker loads and the index. The driver applies effects in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +54,13 @@ pub enum Effect {
         bytes: Vec<u8>,
         /// Upper bound of their age.
         age: Micros,
+    },
+    /// A worker stored a response for a client of a peer.
+    ResponseStored {
+        /// The hash of its identifier.
+        id: u128,
+        /// Its place and owner.
+        stored: StoredResponse,
     },
     /// A peer found a worker's cache empty.
     CacheCleared {

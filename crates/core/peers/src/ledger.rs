@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::Assignment;
+use crate::{Assignment, StoredResponse};
 
 /// A router's ledger, or any part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct Ledger {
     pub assignments: BTreeMap<u64, Assignment>,
     /// Findings by worker identity.
     pub findings: BTreeMap<u64, WorkerFinding>,
+    /// Places of stored responses and conversations, by the hash of their identifier.
+    pub stored: BTreeMap<u128, StoredResponse>,
 }
 
 /// What a router found out about a worker.
@@ -58,6 +60,10 @@ impl Ledger {
             let known = self.findings.entry(worker).or_default();
             *known = finding.max(*known);
         }
+        for (id, stored) in other.stored {
+            let known = self.stored.entry(id).or_insert(stored);
+            *known = stored.min(*known);
+        }
     }
 
     /// Drops the oldest findings above the limit, and an eighth more so that it rarely happens.
@@ -72,7 +78,7 @@ impl Ledger {
 
     /// Whether it reports nothing apart from the low-water mark.
     pub fn is_empty(&self) -> bool {
-        self.assignments.is_empty() && self.findings.is_empty()
+        self.assignments.is_empty() && self.findings.is_empty() && self.stored.is_empty()
     }
 }
 
@@ -115,10 +121,11 @@ mod tests {
             (worker, WorkerFinding { version, health, clears: version as u32 / 2 })
         });
         let findings = proptest::collection::vec(finding, 0..4);
-        (0_u64..12, assignments, findings).prop_map(|(low_water, assignments, findings)| Ledger {
-            low_water,
-            assignments: assignments.into_iter().collect(),
-            findings: findings.into_iter().collect(),
+        let stored = (0_u64..3).prop_map(|owner| StoredResponse { owner, worker: 1 });
+        let stored = proptest::collection::btree_map(0_u128..4, stored, 0..3);
+        (0_u64..12, assignments, findings, stored).prop_map(|(low_water, assignments, findings, stored)| {
+            let (assignments, findings) = (assignments.into_iter().collect(), findings.into_iter().collect());
+            Ledger { low_water, assignments, findings, stored }
         })
     }
 

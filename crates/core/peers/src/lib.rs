@@ -1,6 +1,7 @@
 //! Protocol by which several routers act as one.
 //!
-//! Each router keeps a [`Ledger`] of its own assignments: which worker serves which request, and how far each has come. Only
+//! Each router keeps a [`Ledger`] of its own assignments: which worker serves which request, and how far each has come,
+//! and of the responses that workers stored for its clients. Only
 //! its owner writes a ledger; peers merge the parts that they receive. Merging is idempotent and has no order, so lost,
 //! repeated and late messages lead to the same ledger in the end.
 //!
@@ -38,6 +39,7 @@ mod received_batches;
 mod round_trip;
 mod sent_batches;
 mod snapshot_fetch;
+mod stored_response;
 
 pub use answer_parts::{AnswerPart, SNAPSHOT_BYTES_MAX};
 pub use assignment::{Assignment, AssignmentEnd, BookingRecord, PromptDigests};
@@ -50,3 +52,4 @@ pub use own_ledger::{LedgerUpdates, OwnLedger};
 pub use peer::PeerStatus;
 pub use peers::{Config, Peers};
 pub use query::{Query, QueryKind};
+pub use stored_response::StoredResponse;

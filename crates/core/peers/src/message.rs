@@ -12,8 +12,8 @@ use warmroute_types::{Delivery, RouterId};
 
 use crate::codec::{BadMessage, Reader, Writer};
 use crate::{
-    AnswerPart, Assignment, AssignmentEnd, BookingRecord, Ledger, PromptDigests, Query, WorkerFinding,
-    WorkerHealth,
+    AnswerPart, Assignment, AssignmentEnd, BookingRecord, Ledger, PromptDigests, Query, StoredResponse,
+    WorkerFinding, WorkerHealth,
 };
 
 /// The newest protocol version that this build supports.
@@ -37,6 +37,7 @@ const ANSWER: u8 = 4;
 /// Kinds of records in a ledger.
 const ASSIGNMENT: u8 = 1;
 const FINDING: u8 = 2;
+const STORED: u8 = 3;
 
 /// The only kind of record in other messages.
 const PAYLOAD: u8 = 1;
@@ -248,6 +249,14 @@ fn write_ledger(writer: &mut Writer, ledger: &Ledger) {
             writer.varint(finding.clears.into());
         });
     }
+    for (&id, stored) in &ledger.stored {
+        writer.record(STORED, |writer| {
+            writer.hash(id as u64);
+            writer.hash((id >> 64) as u64);
+            writer.hash(stored.owner);
+            writer.hash(stored.worker);
+        });
+    }
 }
 
 fn read_ledger(low_water: u64, records: &mut Reader<'_>) -> Result<Ledger, BadMessage> {
@@ -262,6 +271,11 @@ fn read_ledger(low_water: u64, records: &mut Reader<'_>) -> Result<Ledger, BadMe
             FINDING => {
                 let worker = body.hash()?;
                 ledger.findings.extend(read_finding(&mut body)?.map(|finding| (worker, finding)));
+            }
+            STORED => {
+                let id = u128::from(body.hash()?) | u128::from(body.hash()?) << 64;
+                let stored = StoredResponse { owner: body.hash()?, worker: body.hash()? };
+                ledger.stored.insert(id, stored);
             }
             _ => {}
         }
@@ -389,15 +403,19 @@ mod tests {
                 clears,
             }
         });
+        let stored =
+            (any::<u64>(), any::<u64>()).prop_map(|(owner, worker)| StoredResponse { owner, worker });
         (
             any::<u64>(),
             proptest::collection::btree_map(any::<u64>(), assignment(), 0..6),
             proptest::collection::btree_map(any::<u64>(), finding, 0..3),
+            proptest::collection::btree_map(any::<u128>(), stored, 0..3),
         )
-            .prop_map(|(low_water, assignments, findings)| Ledger {
+            .prop_map(|(low_water, assignments, findings, stored)| Ledger {
                 low_water,
                 assignments,
                 findings,
+                stored,
             })
     }
 
@@ -548,12 +566,16 @@ mod tests {
             low_water: 17,
             assignments: [(18, Assignment::new(booking)), (20, end)].into(),
             findings: [(9, finding)].into(),
+            ..Ledger::default()
         };
+        let stored = StoredResponse { owner: 6, worker: 9 };
+        let stored = Ledger { stored: [(7 << 64 | 5, stored)].into(), ..Ledger::default() };
         let query = |kind| Query { id: 5, asked_at_us: 300, kind, parts: vec![0, 129] };
         let part = AnswerPart { query_id: 5, asked_at_us: 300, answer_id: 2, index: 1, count: 3 };
         let frozen = [
             (PeerMessage::Batch { from, number: 130, updates: ledger.clone() }, BATCH_BYTES),
             (PeerMessage::State { from, up_to: 130, state: ledger }, STATE_BYTES),
+            (PeerMessage::Batch { from, number: 2, updates: stored }, STORED_BYTES),
             (
                 PeerMessage::Query { from, query: query(QueryKind::Batches(vec![3..=5, 9..=9])) },
                 QUERY_BATCHES_BYTES,
@@ -569,6 +591,8 @@ mod tests {
         4002050000000000000006000000000000000103021c01020b0900000000000000040102";
     const STATE_BYTES: &str = "01010208070605040302014203820111012a12830900000000000000ac02400103000000000000008002\
         4002050000000000000006000000000000000103021c01020b0900000000000000040102";
+    const STORED_BYTES: &str = "0101010807060504030201250202000320050000000000000007000000000000000600000000000000\
+        0900000000000000";
     const QUERY_BATCHES_BYTES: &str = "0101030807060504030201120305ac020105020302090004010004028101";
     const QUERY_SNAPSHOT_BYTES: &str = "01010308070605040302010d0305ac02020004010004028101";
     const ANSWER_BYTES: &str = "01010408070605040302010c0605ac020201030103010203";

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Assignment, AssignmentEnd, BookingRecord, Ledger, WorkerFinding, WorkerHealth};
+use crate::{Assignment, AssignmentEnd, BookingRecord, Ledger, StoredResponse, WorkerFinding, WorkerHealth};
 
 /// Bytes of prompts that wait to be sent.
 const PROMPT_BYTES_MAX: usize = 4 << 20;
@@ -18,6 +18,12 @@ const MESSAGE_BYTES: usize = 256 << 10;
 
 /// Findings that are kept; above this the oldest are dropped.
 const FINDINGS_MAX: usize = 4_096;
+
+/// Stored responses that wait to be sent. Further ones are known to this router only.
+const STORED_MAX: usize = 65_536;
+
+/// Stored responses in one message.
+const STORED_PER_MESSAGE: usize = 4_096;
 
 /// Open assignments are copied in portions of this size.
 const PORTION_MAX: usize = 256;
@@ -105,6 +111,13 @@ impl OwnLedger {
         self.clears = self.clears.saturating_add(1);
         let clears = self.clears;
         self.change_finding(worker, |finding| finding.clears = clears);
+    }
+
+    /// Records where a response is stored.
+    pub fn report_stored(&mut self, id: u128, stored: StoredResponse) {
+        if self.pending.stored.len() < STORED_MAX {
+            self.pending.stored.insert(id, stored);
+        }
     }
 
     /// Reports workers that left the fleet as healthy, because no later finding would.
@@ -204,6 +217,8 @@ impl LedgerUpdates {
             return None;
         }
         let mut updates = Ledger { findings: std::mem::take(&mut self.ledger.findings), ..Ledger::default() };
+        let stored = std::iter::from_fn(|| self.ledger.stored.pop_first());
+        updates.stored.extend(stored.take(STORED_PER_MESSAGE));
         fill(&mut updates, std::iter::from_fn(|| self.ledger.assignments.pop_first()));
         // Assignments that are still to be sent must not count as ended.
         let unsent = self.ledger.assignments.first_key_value().map_or(u64::MAX, |(&number, _)| number);
@@ -300,6 +315,20 @@ mod tests {
             "the oldest ones"
         );
         assert_eq!(own.prompt_bytes, 0);
+    }
+
+    #[test]
+    fn stored_responses_are_sent_once_in_messages_of_bounded_size() {
+        let (mut own, stored) = (OwnLedger::default(), StoredResponse { owner: 1, worker: 2 });
+        let many = 2 * STORED_PER_MESSAGE as u128 + 1;
+        (0..many).for_each(|id| own.report_stored(id, stored));
+        let mut updates = own.take_updates();
+        let sent: Vec<usize> =
+            std::iter::from_fn(|| updates.next_batch()).map(|batch| batch.stored.len()).collect();
+        assert_eq!(sent, [STORED_PER_MESSAGE, STORED_PER_MESSAGE, 1]);
+        assert_eq!(own.take_updates().next_batch(), None);
+        (0..STORED_MAX as u128 + 9).for_each(|id| own.report_stored(id, stored));
+        assert_eq!(own.pending.stored.len(), STORED_MAX);
     }
 
     #[test]

@@ -132,6 +132,8 @@ impl Peer {
             .into_iter()
             .for_each(|(worker, finding)| self.apply_finding(worker, finding, effects));
         Ledger::drop_oldest_findings(&mut self.findings, FINDINGS_MAX);
+        let stored = updates.stored.into_iter();
+        effects.extend(stored.map(|(id, stored)| Effect::ResponseStored { id, stored }));
     }
 
     /// Ends all assignments, because the peer is silent.

@@ -15,7 +15,7 @@ use net::{Net, mix};
 use proptest::prelude::*;
 use warmroute_peers::{
     AnswerPart, AssignmentEnd, BookingRecord, Config, Effect, Envelope, Ledger, OwnLedger, PeerMessage,
-    Peers, PromptDigests, Query, QueryKind, WorkerHealth,
+    Peers, PromptDigests, Query, QueryKind, StoredResponse, WorkerHealth,
 };
 use warmroute_types::{Delivery, Micros, RouterId};
 
@@ -67,6 +67,9 @@ struct Node {
     followed_from: BTreeMap<RouterId, u64>,
     /// Workers whose caches peers found empty.
     clears: Vec<u64>,
+    /// Responses that workers stored for its own clients, and all that it knows of.
+    own_stored: BTreeMap<u128, StoredResponse>,
+    stored: BTreeMap<u128, StoredResponse>,
     /// Bookings of peers' assignments so far.
     bookings: usize,
     /// Its own snapshot, and the snapshots of peers that it received.
@@ -109,6 +112,8 @@ impl Node {
             first_batch: BTreeMap::new(),
             followed_from: BTreeMap::new(),
             clears: Vec::new(),
+            own_stored: BTreeMap::new(),
+            stored: BTreeMap::new(),
             bookings: 0,
             snapshot: [7].into(),
             snapshots: Vec::new(),
@@ -134,7 +139,8 @@ impl Node {
                 }
                 Effect::LedgerRequested { router, up_to, low_water } => {
                     let state = OwnLedger::collect_open(|number| self.own.open_after(number));
-                    self.peers.answer_ledger(router, up_to, Ledger { low_water, ..state });
+                    let stored = self.stored.clone();
+                    self.peers.answer_ledger(router, up_to, Ledger { low_water, stored, ..state });
                 }
                 Effect::SnapshotRequested => {
                     self.composed += 1;
@@ -142,6 +148,7 @@ impl Node {
                 }
                 Effect::SnapshotReceived { bytes, .. } => self.snapshots.push(bytes),
                 Effect::CacheCleared { worker } => self.clears.push(worker),
+                Effect::ResponseStored { id, stored } => _ = self.stored.insert(id, stored),
             }
         }
     }
@@ -235,6 +242,13 @@ impl Cluster for Net<Node> {
             let health = if pick & 64 == 0 { WorkerHealth::Failing } else { WorkerHealth::Healthy };
             node.own.report_health(pick % 8, health);
         }
+        if pick & 384 == 0 {
+            let response = u128::from(id) << 64 | u128::from(pick);
+            let stored = StoredResponse { owner: id, worker: pick % 8 };
+            node.own.report_stored(response, stored);
+            node.own_stored.insert(response, stored);
+            node.stored.insert(response, stored);
+        }
         // Some updates wait for the next batch.
         let envelopes = if pick & 8 == 0 { node.compose_now(self.now) } else { Vec::new() };
         self.send(id, &envelopes);
@@ -252,6 +266,11 @@ impl Cluster for Net<Node> {
             let known_open: BTreeSet<_> = node.booked.keys().copied().collect();
             if actual_open != known_open {
                 return Some(format!("{id} knows {known_open:?} instead of {actual_open:?}"));
+            }
+            let others = self.nodes.iter().filter(|&(&other, _)| !self.is_cut(id, other));
+            let mut stored = others.flat_map(|(_, other)| &other.own_stored);
+            if let Some(unknown) = stored.find(|(response, place)| node.stored.get(response) != Some(place)) {
+                return Some(format!("{id} does not know where {unknown:?} is stored"));
             }
             for status in node.peers.statuses(self.now) {
                 let found = self.nodes.get(&status.id.0).map(Node::failing);

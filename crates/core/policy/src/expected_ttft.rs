@@ -4,13 +4,14 @@
 //!
 //! ```text
 //! work = prefill - lacking
-//! cost = queue + work + prompts ahead × (work - anywhere) + 10 × step
+//! cost = queue + adapter + work + (prompts ahead + followers) × (work - anywhere) + 10 × step
 //! ```
 //!
-//! - *queue* and *prefill* are this request's own wait.
-//! - *prompts ahead × (work - anywhere)* is the delay to later requests, of which as many are expected as
-//!   wait now. *anywhere* is the work that the request costs on every worker, so only the excess counts:
-//!   longer queues make cache hits worth more.
+//! - *queue*, *adapter* and *prefill* are this request's own wait. *adapter* is the load of a LoRA adapter that the worker
+//!   does not hold.
+//! - *(prompts ahead + followers) × (work - anywhere)* is the delay to later requests: as many as wait now, and
+//!   those that come while the worker computes the request. *anywhere* is the work that the request costs on every
+//!   worker, so only the excess counts: longer queues and busier workers make cache hits worth more.
 //! - *step* is the slowdown of the other answers on the worker. Without it the fastest prefill wins until the
 //!   worker's memory is full of answers.
 //! - *lacking* is the prefill of a prefix that the other workers hold and this one does not. The worker pays
@@ -42,6 +43,8 @@ pub enum CostTerm {
     /// Wait for prompts booked earlier.
     Queue,
     /// Delay to the requests that come later.
+    Behind,
+    /// The part of that delay that falls on requests which have not come yet.
     Followers,
     /// Slowdown of the other answers on the worker.
     Step,
@@ -65,9 +68,11 @@ impl ExpectedTtft {
         let weight = |term: CostTerm, weight: f32| if self.without == Some(term) { 0.0 } else { weight };
         let estimate = &candidate.estimate;
         let work_ms = estimate.prefill_ms - weight(CostTerm::Lacking, estimate.lacking_ms);
+        let delayed = estimate.prompts_ahead as f32 + weight(CostTerm::Followers, estimate.followers);
         weight(CostTerm::Queue, estimate.queue_ms)
+            + estimate.adapter_ms
             + work_ms
-            + (work_ms - estimate.anywhere_ms) * weight(CostTerm::Followers, estimate.prompts_ahead as f32)
+            + (work_ms - estimate.anywhere_ms) * weight(CostTerm::Behind, delayed)
             + estimate.step_ms * weight(CostTerm::Step, STEPS)
     }
 
@@ -192,10 +197,24 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_worker_does_not_get_a_copy_when_many_requests_are_about_to_come() {
+        let of = |queue_ms, prefill_ms, followers| Candidate {
+            estimate: Estimate { queue_ms, prefill_ms, followers, anywhere_ms: 20.0, ..Estimate::default() },
+            ..candidate(0, 0)
+        };
+        let choice = |without, followers| {
+            let candidates = [of(600.0, 20.0, 0.0), of(0.0, 500.0, followers)];
+            ExpectedTtft { without }.choose(&thousand_tokens(1), &candidates).index
+        };
+        assert_eq!([0.0, 0.1, 1.0].map(|followers| choice(None, followers)), [1, 1, 0]);
+        assert_eq!(choice(Some(CostTerm::Followers), 1.0), 1);
+    }
+
+    #[test]
     fn every_cost_term_changes_some_choice() {
         for (term, times) in [
             (CostTerm::Queue, [(500.0, 20.0, 1, 0.0), (0.0, 200.0, 0, 0.0)]),
-            (CostTerm::Followers, [(900.0, 20.0, 9, 0.0), (700.0, 200.0, 7, 0.0)]),
+            (CostTerm::Behind, [(900.0, 20.0, 9, 0.0), (700.0, 200.0, 7, 0.0)]),
             (CostTerm::Step, [(0.0, 50.0, 0, 9.0), (0.0, 60.0, 0, 1.0)]),
         ] {
             let (with, without) = (ExpectedTtft::default(), ExpectedTtft { without: Some(term) });

@@ -55,6 +55,8 @@ pub struct Estimate {
     /// Prefill of the uncached part of the prompt while the worker decodes other answers. Includes the fixed
     /// cost of every request: the network and the rest of the current step.
     pub prefill_ms: f32,
+    /// Time to load the request's LoRA adapter; zero if the worker holds it, or if the request has none.
+    pub adapter_ms: f32,
     /// The share of `prefill_ms` spent on a prefix that the other workers hold and this one lacks. It is paid
     /// once.
     pub lacking_ms: f32,
@@ -64,14 +66,16 @@ pub struct Estimate {
     pub step_ms: f32,
     /// Prompts booked earlier on this worker whose prefill has not ended.
     pub prompts_ahead: u32,
+    /// Requests that are expected to come while the worker computes this one.
+    pub followers: f32,
     /// Time since the worker was last assigned a request.
     pub idle: Micros,
 }
 
 impl Estimate {
-    /// Expected time to first token: queue plus prefill.
+    /// Expected time to first token: queue, adapter and prefill.
     pub fn ttft_ms(&self) -> f32 {
-        self.queue_ms + self.prefill_ms
+        self.queue_ms + self.adapter_ms + self.prefill_ms
     }
 
     /// Prefill time without the one-time cost of a prefix that all other workers hold.

@@ -22,13 +22,14 @@ pub(crate) fn set(policy: &mut Standard, parameter: &str) -> Result<(), String> 
 fn set_expected_ttft(rule: &mut ExpectedTtft, key: &str, value: &str) -> Result<(), String> {
     let part = match (key, value) {
         ("without", "queue") => CostTerm::Queue,
-        ("without", "behind") => CostTerm::Followers,
+        ("without", "behind") => CostTerm::Behind,
+        ("without", "followers") => CostTerm::Followers,
         ("without", "step") => CostTerm::Step,
         ("without", "lacking") => CostTerm::Lacking,
         ("without", "ties") => CostTerm::Ties,
         _ => {
             return Err(format!(
-                "`{key}={value}`: known is without, of queue, behind, step, lacking and ties"
+                "`{key}={value}`: known is without, of queue, behind, followers, step, lacking and ties"
             ));
         }
     };

@@ -5,35 +5,10 @@ use std::ops::Range;
 
 use crate::api::Api;
 use crate::json::{BadJson, Cursor, Kind, RawStr};
+use crate::json_path::{JsonPath, text_of};
 
 /// Bytes per token without a measured rate: the usual figure for English text and code.
 pub(crate) const BYTES_PER_TOKEN: usize = 4;
-
-/// A body field that may name a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SessionField {
-    /// `session_id`
-    SessionId,
-    /// `user`
-    User,
-    /// `prompt_cache_key`
-    PromptCacheKey,
-}
-
-impl SessionField {
-    /// All fields.
-    pub const ALL: [SessionField; 3] =
-        [SessionField::SessionId, SessionField::User, SessionField::PromptCacheKey];
-
-    /// Name of the field.
-    pub fn name(self) -> &'static str {
-        match self {
-            SessionField::SessionId => "session_id",
-            SessionField::User => "user",
-            SessionField::PromptCacheKey => "prompt_cache_key",
-        }
-    }
-}
 
 /// Fields found in a body. Of a repeated key the last one counts, as in the engines' parsers.
 #[derive(Clone, Debug, Default)]
@@ -45,11 +20,14 @@ pub struct Body<'a> {
     choices: [Option<&'a [u8]>; 2],
     /// Values in the order of [`ANSWER_FIELDS`].
     answer_max: [Option<&'a [u8]>; ANSWER_FIELDS.len()],
-    continues_another: bool,
+    /// `previous_response_id` and `conversation`, as raw values.
+    continued: [Option<&'a [u8]>; 2],
+    is_stored: Option<bool>,
     salt: Option<RawStr<'a>>,
     salt_range: Option<Range<usize>>,
     marked: Vec<MarkedField>,
-    sessions: [Option<RawStr<'a>>; SessionField::ALL.len()],
+    /// Values at the caller's paths, in their order.
+    found: Vec<Option<&'a [u8]>>,
     pub(crate) prompt: PromptFields<'a>,
 }
 
@@ -138,16 +116,26 @@ impl<'a> PromptFields<'a> {
 impl<'a> Body<'a> {
     /// Reads a body, which must be exactly one JSON object.
     pub fn read(bytes: &'a [u8]) -> Result<Body<'a>, BadJson> {
-        Body::read_marking(bytes, |_| None)
+        Body::read_with(bytes, &[], |_| None)
     }
 
-    /// Reads a body, and records where the fields are whose names `mark` numbers.
-    pub fn read_marking(bytes: &'a [u8], mark: impl Fn(&[u8]) -> Option<usize>) -> Result<Body<'a>, BadJson> {
-        let mut body = Body::default();
+    /// Reads a body. Finds the values at `paths`, and records where the fields are whose names `mark` numbers.
+    pub fn read_with(
+        bytes: &'a [u8],
+        paths: &[JsonPath],
+        mark: impl Fn(&[u8]) -> Option<usize>,
+    ) -> Result<Body<'a>, BadJson> {
+        let mut body = Body { found: vec![None; paths.len()], ..Body::default() };
         let mut cursor = Cursor::new(bytes);
         cursor.object(|key, value| {
-            let mark = mark(&key.unescaped());
+            let (name, before) = (key.unescaped(), value.clone());
+            let mark = mark(&name);
             body.field(key, value)?;
+            for (path, found) in paths.iter().zip(&mut body.found) {
+                if path.begins_with(&name) {
+                    *found = path.find(before.up_to(value).trim_ascii());
+                }
+            }
             if let Some(mark) = mark {
                 let range = value.position_of(key) - 1..value.position();
                 body.marked.push(MarkedField { mark, range });
@@ -202,18 +190,15 @@ impl<'a> Body<'a> {
                 let range = value.value_range()?;
                 self.stream_options = Some((before.up_to(value).trim_ascii(), range));
             }
-            b"previous_response_id" | b"conversation" => self.continues_another |= value.value()? != b"null",
+            b"previous_response_id" => self.continued[0] = Some(value.value()?),
+            b"conversation" => self.continued[1] = Some(value.value()?),
+            b"store" => self.is_stored = Some(value.value()? != b"false"),
             b"n" => self.choices[0] = Some(value.value()?),
             b"best_of" => self.choices[1] = Some(value.value()?),
             b"cache_salt" => {
                 let before = value.clone();
                 self.salt_range = Some(value.value_range()?);
                 self.salt = before.clone().string().ok();
-            }
-            b"session_id" => self.sessions[SessionField::SessionId as usize] = string_or_skip(value)?,
-            b"user" => self.sessions[SessionField::User as usize] = string_or_skip(value)?,
-            b"prompt_cache_key" => {
-                self.sessions[SessionField::PromptCacheKey as usize] = string_or_skip(value)?;
             }
             other => {
                 let value = Some(value.value()?).filter(|value| *value != b"null");
@@ -304,7 +289,34 @@ impl<'a> Body<'a> {
 
     /// Whether part of the prompt is in an earlier response.
     pub fn continues_another(&self) -> bool {
-        self.continues_another
+        self.continued.iter().flatten().any(|value| *value != b"null")
+    }
+
+    /// The stored response that the request continues (`previous_response_id`).
+    pub fn previous_response(&self) -> Option<Cow<'a, [u8]>> {
+        self.continued[0].filter(|value| value.starts_with(b"\"")).and_then(text_of)
+    }
+
+    /// The stored conversation that the request continues: a name, or an object with one.
+    pub fn conversation(&self) -> Option<Cow<'a, [u8]>> {
+        let value = self.continued[1]?;
+        let mut id = value.starts_with(b"\"").then_some(value);
+        if value.starts_with(b"{") {
+            _ = Cursor::new(value).object(|key, field| {
+                let is_id = *key.unescaped() == *b"id";
+                let field = field.value()?;
+                if is_id {
+                    id = field.starts_with(b"\"").then_some(field);
+                }
+                Ok(())
+            });
+        }
+        id.and_then(text_of)
+    }
+
+    /// Whether the client asks the server not to store the response.
+    pub fn forbids_storing(&self) -> bool {
+        self.is_stored == Some(false)
     }
 
     /// Salt that separates this request's cache from others.
@@ -317,9 +329,9 @@ impl<'a> Body<'a> {
         self.salt_range.clone()
     }
 
-    /// Session key in the body.
-    pub fn session(&self, field: SessionField) -> Option<Cow<'a, [u8]>> {
-        self.sessions[field as usize].map(RawStr::unescaped).filter(|key| !key.is_empty())
+    /// The string or number at the path with this place in the list given to [`Body::read_with`].
+    pub fn found(&self, place: usize) -> Option<Cow<'a, [u8]>> {
+        self.found.get(place).copied().flatten().and_then(text_of)
     }
 }
 
@@ -359,14 +371,6 @@ fn number(value: &[u8]) -> Option<u32> {
     (number > 0.0).then_some(number.ceil() as u32)
 }
 
-fn string_or_skip<'a>(value: &mut Cursor<'a>) -> Result<Option<RawStr<'a>>, BadJson> {
-    if value.kind() == Kind::String {
-        return value.string().map(Some);
-    }
-    value.skip_value()?;
-    Ok(None)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -374,12 +378,14 @@ mod tests {
     #[test]
     fn the_needed_fields_are_found_in_any_order() {
         let json = br#" {"tools":[{"a":"}"}], "stream" : true,"x":{"model":"no"},"model":"m\u0031","user":"u-1","messages":[] } "#;
-        let body = Body::read(json).unwrap();
+        let paths = ["user", "session_id", "x.model"].map(|path| path.parse().unwrap());
+        let body = Body::read_with(json, &paths, |_| None).unwrap();
         assert_eq!(body.model().unwrap(), "m1");
         assert_eq!(&json[body.model_range().unwrap()], br#""m\u0031""#);
         assert!(body.is_stream());
-        assert_eq!(body.session(SessionField::User).unwrap(), "u-1".as_bytes());
-        assert_eq!(body.session(SessionField::SessionId), None);
+        assert_eq!(body.found(0).unwrap(), "u-1".as_bytes());
+        assert_eq!(body.found(1), None);
+        assert_eq!(body.found(2).unwrap(), "no".as_bytes());
         assert_eq!(body.prompt.tools, Some(&br#"[{"a":"}"}]"#[..]));
     }
 
@@ -396,7 +402,7 @@ mod tests {
             (r#"{"x":1,"y":2}"#, "{}"),
             (r#"{"a":"x"}"#, r#"{"a":"x"}"#),
         ] {
-            let body = Body::read_marking(json.as_bytes(), mark).unwrap();
+            let body = Body::read_with(json.as_bytes(), &[], mark).unwrap();
             let ranges: Vec<_> = body.marked().iter().map(|field| field.range.clone()).collect();
             let kept = String::from_utf8(Body::without_fields(json.as_bytes(), &ranges)).unwrap();
             let [kept_value, value] =
@@ -418,9 +424,30 @@ mod tests {
 
     #[test]
     fn values_of_the_wrong_kind_are_left_to_the_engine() {
-        let body = Body::read(br#"{"model":5,"user":{"id":1},"stream":"yes","session_id":""}"#).unwrap();
+        let json = br#"{"model":5,"user":{"id":1},"stream":"yes","session_id":""}"#;
+        let paths = ["user", "session_id"].map(|path| path.parse().unwrap());
+        let body = Body::read_with(json, &paths, |_| None).unwrap();
         assert!(body.model().is_none() && body.model_range().is_none() && !body.is_stream());
-        assert!(SessionField::ALL.iter().all(|&field| body.session(field).is_none()));
+        assert!((0..2).all(|place| body.found(place).is_none()));
+    }
+
+    #[test]
+    fn stored_responses_and_conversations_are_found() {
+        for (json, response, conversation, continues) in [
+            (r#"{"previous_response_id":"resp_1"}"#, Some("resp_1"), None, true),
+            (r#"{"previous_response_id":"a","previous_response_id":null}"#, None, None, false),
+            (r#"{"conversation":"conv_1"}"#, None, Some("conv_1"), true),
+            (r#"{"conversation":{"x":{"id":1},"id":"conv_2"}}"#, None, Some("conv_2"), true),
+            (r#"{"conversation":{"id":5},"previous_response_id":7}"#, None, None, true),
+            (r#"{"conversation":null}"#, None, None, false),
+        ] {
+            let body = Body::read(json.as_bytes()).unwrap();
+            assert_eq!(body.previous_response().as_deref(), response.map(str::as_bytes), "{json}");
+            assert_eq!(body.conversation().as_deref(), conversation.map(str::as_bytes), "{json}");
+            assert_eq!(body.continues_another(), continues, "{json}");
+        }
+        let forbids = |json: &str| Body::read(json.as_bytes()).unwrap().forbids_storing();
+        assert!(forbids(r#"{"store":false}"#) && !forbids(r#"{"store":true}"#) && !forbids("{}"));
     }
 
     #[test]

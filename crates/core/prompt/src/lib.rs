@@ -21,6 +21,7 @@ mod chunks;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod json;
+mod json_path;
 mod outline;
 mod prefix;
 mod prompt_length;
@@ -31,10 +32,11 @@ pub use align::{
     Vocabulary, Written,
 };
 pub use api::Api;
-pub use body::{Body, MarkedField, SessionField};
+pub use body::{Body, MarkedField};
 pub use canonical::{MESSAGE, Sink, write_prompt, write_system};
 pub use chunk_sizes::ChunkSizes;
 pub use chunks::{CHUNK_BYTES, Chunks};
 pub use json::{BadJson, RawStr};
+pub use json_path::JsonPath;
 pub use outline::{Cell, Field, FieldPath, Likeness, Outline, OutlinePart, Role, Word, words};
 pub use prefix::{PrefixHash, PrefixRule, PrefixSpan};

@@ -117,10 +117,28 @@ pub enum Change {
         /// The report.
         report: LoadReport,
     },
+    /// The engine reported the LoRA adapters that it works with.
+    Adapters {
+        /// The worker.
+        worker: Arc<Worker>,
+        /// Names of the adapters of its running and waiting requests.
+        names: Vec<Box<str>>,
+        /// How many it can hold, if it says so.
+        slots: Option<u32>,
+    },
     /// A LoRA adapter exists. Its cache is separate from its base model's.
     Adapter {
         /// Name of the adapter.
         name: Box<str>,
+    },
+    /// A worker stored a response or a conversation for a client.
+    ResponseStored {
+        /// The hash of its identifier.
+        id: u128,
+        /// A hash of the tenant; 0 without API keys.
+        owner: u64,
+        /// The worker.
+        worker: Arc<Worker>,
     },
     /// The concurrency limit of workers changed.
     InFlightMax {

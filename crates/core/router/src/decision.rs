@@ -35,6 +35,8 @@ pub struct Decision {
     pub view: CacheView,
     /// The chosen candidate, then the next best by expected TTFT, as the policy saw them.
     pub candidate_records: [Option<CandidateRecord>; CANDIDATE_RECORDS_MAX],
+    /// All candidates; empty unless [`crate::Scratch::kept`] asks for them.
+    pub all_candidates: Vec<CandidateRecord>,
     /// Time of the decision.
     pub made: Micros,
     /// Basis of the prediction.
@@ -49,6 +51,8 @@ pub struct Decision {
     pub(crate) presumed: Option<PresumptionGuard>,
     /// Ticket of the presumption while it waits for an event.
     pub(crate) ticket: Option<SpeculationTicket>,
+    /// Whether the worker must load the request's adapter first.
+    pub(crate) loads_adapter: bool,
     /// Announces the assignment to peers, if there are any.
     pub(crate) assignment_guard: Option<AssignmentGuard>,
 }

@@ -47,10 +47,12 @@ impl WorkerEstimate {
         let estimate = Estimate {
             queue_ms: forecast.queue_ms + external_ms(load, forecast, at, prefill_ms),
             prefill_ms,
+            adapter_ms: 0.0,
             lacking_ms: 0.0,
             anywhere_ms: 0.0,
             step_ms: forecast.relative_latency * cost.step_ms(&features),
             prompts_ahead: forecast.prompts,
+            followers: 0.0,
             idle: forecast.idle,
         };
         WorkerEstimate { features, estimate }

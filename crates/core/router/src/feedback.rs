@@ -9,6 +9,8 @@ pub struct Feedback {
     pub prompt_tokens: u32,
     /// Tokens predicted in the cache; `None` without a prediction.
     pub predicted: Option<u32>,
+    /// Tokens predicted in the cache of the candidate that held most; `None` without a prediction.
+    pub reachable: Option<u32>,
     /// Tokens found in the cache; `None` if not reported.
     pub cached: Option<u32>,
     /// Tokens predicted and not found.
@@ -47,6 +49,7 @@ impl Feedback {
         Feedback {
             prompt_tokens: usage.prompt_tokens,
             predicted: expected.map(|expected| expected.tokens),
+            reachable: None,
             cached: usage.cached_tokens,
             stale: both.map_or(0, stale),
             missed: both.map_or(0, missed),

@@ -18,16 +18,19 @@
 //! requests are placed as if they had come one after another. Nothing in that section waits, and only storing
 //! a new prompt in the index allocates.
 
+mod adapter_names;
 mod assessment;
 mod candidate_record;
 mod change;
 mod decision;
+mod demand;
 mod estimate;
 mod family;
 mod feed_check;
 mod feedback;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod model_rules;
 mod outcome;
 mod peer_snapshot;
 mod policies;
@@ -46,6 +49,7 @@ mod saved_state;
 mod scratch;
 mod sharing;
 mod speculation;
+mod stored_responses;
 mod token_rate;
 mod trust;
 mod unclaimed_state;
@@ -57,6 +61,7 @@ pub use change::Change;
 pub use decision::{Decision, NoRoute};
 pub use family::Family;
 pub use feedback::Feedback;
+pub use model_rules::{ModelRuleTable, ModelRules};
 pub use outcome::{Answered, Observed, Outcome};
 pub use policies::PolicyComparison;
 pub use pool::Vacancy;
@@ -65,7 +70,7 @@ pub use reported::{FeedReport, Ingested, Matching, Unit};
 #[doc(hidden)]
 pub use reported_view::ReportedView;
 pub use request::{Content, Request, Silence};
-pub use router::{Config, Inspect, Peering, Router};
+pub use router::{Config, HeldHead, Inspect, Peering, Router};
 pub use saved_state::{BadSavedState, SavedState};
-pub use scratch::Scratch;
+pub use scratch::{KeptCandidates, Scratch};
 pub use sharing::{PeerTask, Received, SharingView};

@@ -11,10 +11,11 @@ use parking_lot::{Mutex, MutexGuard};
 use warmroute_fleet::{BookedWork, Booking, Fleet, PrefillFeatures, Worker, WorkerLoadView, WorkerView};
 use warmroute_index::{Index, Reach, Span};
 use warmroute_policy::{Candidate, Choice, ExpectedTtft, PolicyRequest};
-use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId};
+use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
 
 use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
 use crate::decision::{Decision, Expectation};
+use crate::demand::Demand;
 use crate::estimate::{EstimateTime, PromptOverlap, WorkerEstimate};
 use crate::presumed_shortfall::PresumedShortfall;
 use crate::presumption_guard::PresumptionGuard;
@@ -69,9 +70,8 @@ struct DecisionState {
     next_best: NextBest,
     /// The longest overlap of any candidate, in tokens.
     longest_match: u32,
-    /// Presumed overlap of the current prompt in bytes, by worker index; zero between decisions.
-    overlap_bytes: Vec<u32>,
     turn: u64,
+    demand: Demand,
 }
 
 /// A worker, with the fields that every decision reads copied beside the pointer. Following thousands of
@@ -92,12 +92,16 @@ pub(crate) struct DecisionContext<'a> {
     pub speculations: &'a Speculations,
     /// Number of peers with a lower id.
     pub router_rank: u32,
+    /// Number of routers that share the fleet, this one included.
+    pub routers: u32,
     /// Load that peers may have assigned without this router knowing.
     pub unpropagated_load: Micros,
     pub report_age_max: Micros,
     /// A view of reported caches that predictions ignore.
     pub without_view: Option<ReportedView>,
     pub in_flight_max: u32,
+    /// Hash of the request's LoRA adapter, if it is one.
+    pub adapter: Option<u64>,
     pub now: Micros,
     pub random: u64,
 }
@@ -133,14 +137,32 @@ enum PausedWorkers {
 }
 
 impl Pool {
+    /// A pool without members.
+    pub(crate) fn new(tokens: TokenRate) -> Pool {
+        Pool { tokens, ..Pool::default() }
+    }
+
     /// Replaces the members; the turn count continues. Once this returns, no decision can choose a former
-    /// member.
-    pub(crate) fn set_members(&self, members: Vec<Arc<Worker>>) {
+    /// member. Memory is allocated and freed outside the section.
+    pub(crate) fn set_members(&self, mut workers: Vec<Arc<Worker>>) {
+        workers.sort_unstable_by_key(|worker| worker.id);
+        let is_same = |member: &Member, worker: &Arc<Worker>| Arc::ptr_eq(&member.worker, worker);
+        let has_these = |members: &[Member]| {
+            members.len() == workers.len()
+                && members.iter().zip(&workers).all(|(one, other)| is_same(one, other))
+        };
+        if has_these(&self.section.lock().members) {
+            return;
+        }
+        let candidates = Vec::with_capacity(workers.len());
+        let members: Vec<Member> = workers.into_iter().map(Member::from).collect();
         let mut section = self.section.lock();
-        section.candidates = Vec::with_capacity(members.len());
-        section.overlap_bytes.resize(MAX_WORKERS, 0);
-        section.members = members.into_iter().map(Member::from).collect();
-        section.members.sort_unstable_by_key(|member| member.id);
+        let former = (
+            std::mem::replace(&mut section.members, members),
+            std::mem::replace(&mut section.candidates, candidates),
+        );
+        drop(section);
+        drop(former);
     }
 
     /// Whether any of these workers is a member.
@@ -158,12 +180,11 @@ impl Pool {
     pub(crate) fn vacancy(&self, fleet: &Fleet, avoid: &[WorkerId], in_flight_max: u32) -> Vacancy {
         let section = self.section.lock();
         let others = section.members.iter().filter(|member| !avoid.contains(&member.id));
-        let mut ready =
-            others.map(|member| fleet.load_view(member.id)).filter(WorkerLoadView::takes_requests).peekable();
+        let mut ready = others.filter_map(|member| fleet.in_flight_if_ready(member.id)).peekable();
         if ready.peek().is_none() {
             return Vacancy::NoWorker;
         }
-        if ready.any(|load| load.in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
+        if ready.any(|in_flight| in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
     }
 
     /// Tokens of the prompt: those that engines have counted, plus an estimate of the rest.
@@ -201,6 +222,7 @@ impl Pool {
         if let Some(prompt) = request.prompt.filter(|&prompt| walked != Some(version(prompt))) {
             scratch.walk(context.index, prompt);
         }
+        scratch.sort_presumed(request.prompt);
         let input = CandidateInput { pool: self, context, request, prompt_tokens, scratch };
         state.fill_candidates(&input, PausedWorkers::Skip);
         // A paused worker is better than none. A retried request does not fall back to paused workers,
@@ -244,15 +266,21 @@ impl OpenDecision<'_> {
     }
 
     /// Books the request on the chosen worker and presumes the prompt there, whose chunks are `spans`.
-    pub(crate) fn book(mut self, policy: &'static str, choice: Choice, spans: &[Span]) -> Decision {
+    pub(crate) fn book(mut self, policy: &'static str, choice: Choice, spans: &Arc<Vec<Span>>) -> Decision {
         let OpenDecision { context, request, .. } = self;
         let Choice { index: chosen, reason } = choice;
         self.state.turn = self.state.turn.wrapping_add(1);
+        let prefill_ms = self.state.candidates[chosen].estimate.prefill_ms;
+        self.state.demand.note(prefill_ms, context.now);
         let Member { worker, expectation, features, .. } = self.state.member(chosen);
         let (worker, expectation, features) = (Arc::clone(worker), *expectation, *features);
         let is_looked_up =
             request.prompt.is_some() || expectation.prediction.is_some() || request.known_tokens.is_some();
         let cached_tokens = is_looked_up.then_some(self.state.candidates[chosen].overlap_tokens);
+        let adapter_ms = self.state.candidates[chosen].estimate.adapter_ms;
+        if let Some(adapter) = context.adapter {
+            context.fleet.use_adapter(worker.id, adapter);
+        }
         let prompt_tokens = self.policy_request.prompt_tokens;
         let work = BookedWork {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
@@ -268,6 +296,7 @@ impl OpenDecision<'_> {
             prompt_tokens,
             view: expectation.view,
             candidate_records: self.state.candidate_records(chosen),
+            all_candidates: Vec::new(),
             made: context.now,
             expectation,
             booking: Booking::make(context.fleet, worker.id, work, context.now),
@@ -276,12 +305,13 @@ impl OpenDecision<'_> {
             presumed: self.presume(worker.id, spans),
             worker,
             ticket: None,
+            loads_adapter: adapter_ms > 0.0,
             assignment_guard: None,
         }
     }
 
-    /// Presumes the prompt on the chosen worker.
-    fn presume(&self, worker: WorkerId, spans: &[Span]) -> Option<PresumptionGuard> {
+    /// Presumes the prompt on the chosen worker. The index takes it in after the section.
+    fn presume(&self, worker: WorkerId, spans: &Arc<Vec<Span>>) -> Option<PresumptionGuard> {
         let (context, prompt) = (self.context, self.request.prompt?);
         let presumed = PresumptionGuard::make(context.index, worker, prompt.root, spans, context.now);
         // After the presumption: a reader of the new version must see it.
@@ -317,8 +347,6 @@ impl DecisionState {
     /// Fills the candidates from the ready members.
     fn fill_candidates(&mut self, input: &CandidateInput<'_>, paused: PausedWorkers) {
         let CandidateInput { context: DecisionContext { fleet, now, .. }, request, scratch, .. } = *input;
-        let overlaps = if request.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
-        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.holder.index()] = overlap.reach.bytes);
         self.candidates.clear();
         self.longest_match = 0;
         // Neighbouring members mostly serve the same model, so its cost is read once.
@@ -327,18 +355,23 @@ impl DecisionState {
         for member in &mut self.members {
             let load = fleet.load_view(member.id);
             let is_skipped = paused == PausedWorkers::Skip && load.is_paused(*now);
-            let has_room = load.takes_requests() && load.in_flight < input.context.in_flight_max;
+            let is_stored_here = request.stored_at == Some(member.id) && load.state == WorkerState::Draining;
+            let takes_it = load.takes_requests() || is_stored_here;
+            let has_room = takes_it && load.in_flight < input.context.in_flight_max;
             if !has_room || is_skipped || request.avoid.contains(&member.id) {
                 continue;
             }
-            member.expectation = input.expectation(member.id, &load, self.overlap_bytes[member.id.index()]);
+            member.expectation = input.expectation(member.id, &load, scratch.overlap_bytes(member.id));
             let found = input.overlap(member.id, &load, &member.expectation);
             let forecast = fleet.forecast(member.id, *now);
             if forecast.kind != kind {
                 (kind, cost) = (forecast.kind, fleet.prefill_cost(forecast.kind));
             }
-            let WorkerEstimate { features, estimate } =
+            let WorkerEstimate { features, mut estimate } =
                 WorkerEstimate::of(&load, &forecast, &cost, found, at);
+            if let Some(adapter) = input.context.adapter {
+                estimate.adapter_ms = fleet.adapter_load_ms(member.id, adapter);
+            }
             member.features = features;
             self.longest_match = self.longest_match.max(found.overlap_tokens);
             self.candidates.push(Candidate {
@@ -353,9 +386,8 @@ impl DecisionState {
                 waiting: load.waiting(*now, input.context.report_age_max),
             });
         }
-        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.holder.index()] = 0);
         self.discount_common_prefix(fleet, *now);
-        self.rank();
+        self.rank(input.context.routers);
     }
 
     /// Sets `lacking_ms`: the time for a prefix that the other candidates hold and this one lacks.
@@ -381,13 +413,15 @@ impl DecisionState {
         }
     }
 
-    /// Sets `anywhere_ms` and notes the candidates with the lowest expected-TTFT cost.
-    fn rank(&mut self) {
+    /// Sets `anywhere_ms` and `followers`, and notes the candidates with the lowest expected-TTFT cost.
+    fn rank(&mut self, routers: u32) {
         let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
         let anywhere_ms = works_ms.fold(f32::INFINITY, f32::min);
+        let followers_per_ms = self.demand.followers_per_ms(self.members.len(), routers);
         self.next_best = NextBest::default();
         for (index, candidate) in self.candidates.iter_mut().enumerate() {
             candidate.estimate.anywhere_ms = anywhere_ms;
+            candidate.estimate.followers = followers_per_ms * (candidate.estimate.work_ms() + anywhere_ms);
             self.next_best.offer(index, ExpectedTtft::default().cost_ms(candidate));
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use warmroute_fleet::{Models, Worker, WorkerView};
 
 use crate::NoRoute;
@@ -12,11 +13,11 @@ use crate::token_rate::TokenRate;
 /// Pools of workers by model. Rebuilt from the fleet when a worker joins, leaves or changes models.
 #[derive(Default)]
 pub(crate) struct Pools {
-    by_model: BTreeMap<Arc<str>, Pool>,
+    by_model: BTreeMap<Arc<str>, Arc<Pool>>,
     /// Workers that accept every model.
-    any: Pool,
+    any: Arc<Pool>,
     /// All workers, for requests that name no model.
-    all: Pool,
+    all: Arc<Pool>,
     /// Some worker has not listed its models yet.
     some_unknown: bool,
     /// Models whose workers have all left. They may return, unlike a model that its worker unloaded.
@@ -47,47 +48,68 @@ impl Pools {
         if self.all.is_empty() { NoRoute::NoWorkers } else { NoRoute::NotReady }
     }
 
+    /// Replaces the pools by model. Returns those that have no worker any more.
+    fn replace(
+        &mut self,
+        by_model: BTreeMap<Arc<str>, Arc<Pool>>,
+        some_unknown: bool,
+    ) -> BTreeMap<Arc<str>, Arc<Pool>> {
+        self.some_unknown = some_unknown;
+        let mut former = std::mem::replace(&mut self.by_model, by_model);
+        former.retain(|model, _| !self.by_model.contains_key(model));
+        self.departed.retain(|model| !self.by_model.contains_key(model));
+        former
+    }
+
+    fn note_departed(&mut self, models: Vec<Arc<str>>) {
+        let room = DEPARTED_MAX.saturating_sub(self.departed.len());
+        self.departed.extend(models.into_iter().take(room));
+    }
+
     /// Learned tokens per byte of each model.
     pub fn token_rates(&self) -> impl Iterator<Item = (&str, f32)> {
         self.by_model.iter().filter_map(|(model, pool)| Some((&**model, pool.tokens.learned()?)))
     }
+}
 
-    /// Sets the members. Remaining pools keep their turn count; pools without workers are removed.
-    pub fn set_members(&mut self, members: &[WorkerView], rate_of: impl Fn(&str) -> TokenRate) {
-        let serving = |wanted: &dyn Fn(&Models) -> bool| -> Vec<Arc<Worker>> {
-            let chosen = members.iter().filter(|view| wanted(&view.models));
-            chosen.map(|view| Arc::clone(&view.worker)).collect()
-        };
-        self.all.set_members(serving(&|_| true));
-        self.any.set_members(serving(&|models| *models == Models::Any));
-        self.some_unknown = members.iter().any(|view| view.models == Models::Unknown);
-
-        let named = |models: &Models| match models {
-            Models::Named(names) => names.clone(),
-            Models::Unknown | Models::Any => Vec::new(),
-        };
-        let names: Vec<Arc<str>> = members.iter().flat_map(|view| named(&view.models)).collect();
-        let departed = |pool: &Pool| !pool.has_any(members);
-        let gone = self.by_model.extract_if(.., |model, _| !names.contains(model));
-        for (model, _) in gone.filter(|(_, pool)| departed(pool)) {
-            if self.departed.len() < DEPARTED_MAX {
-                self.departed.insert(model);
-            }
+/// Sets the members. Remaining pools keep their turn count; pools without workers are removed. Everything is built
+/// beside the requests: a pool is locked to exchange its members, and all pools to exchange the map. Only one thread at a
+/// time may call this.
+pub(crate) fn set_members(
+    pools: &RwLock<Pools>,
+    members: &[WorkerView],
+    rate_of: impl Fn(&str) -> TokenRate,
+) {
+    let (any, all) = {
+        let pools = pools.read();
+        (Arc::clone(&pools.any), Arc::clone(&pools.all))
+    };
+    let mut by_name: BTreeMap<Arc<str>, Vec<Arc<Worker>>> = BTreeMap::new();
+    let mut of_any = Vec::new();
+    for view in members {
+        match &view.models {
+            Models::Unknown => {}
+            Models::Any => of_any.push(Arc::clone(&view.worker)),
+            Models::Named(names) => names.iter().for_each(|name| {
+                by_name.entry(Arc::clone(name)).or_default().push(Arc::clone(&view.worker));
+            }),
         }
-        names.iter().for_each(|name| _ = self.departed.remove(name));
-        for name in names {
-            if !self.by_model.contains_key(&name) {
-                let mut pool = Pool::default();
-                pool.tokens = rate_of(&name);
-                self.by_model.insert(Arc::clone(&name), pool);
-            }
-        }
-        for (model, pool) in &self.by_model {
-            pool.set_members(serving(&|models| match models {
-                Models::Any => true,
-                Models::Named(names) => names.contains(model),
-                Models::Unknown => false,
-            }));
-        }
+    }
+    all.set_members(members.iter().map(|view| Arc::clone(&view.worker)).collect());
+    any.set_members(of_any.clone());
+    let mut by_model = BTreeMap::new();
+    for (name, mut workers) in by_name {
+        let known = pools.read().by_model.get(&name).cloned();
+        let pool = known.unwrap_or_else(|| Arc::new(Pool::new(rate_of(&name))));
+        workers.extend(of_any.iter().cloned());
+        pool.set_members(workers);
+        by_model.insert(name, pool);
+    }
+    let some_unknown = members.iter().any(|view| view.models == Models::Unknown);
+    let former = pools.write().replace(by_model, some_unknown);
+    let departed = former.into_iter().filter(|(_, pool)| !pool.has_any(members)).map(|(model, _)| model);
+    let departed: Vec<Arc<str>> = departed.collect();
+    if !departed.is_empty() {
+        pools.write().note_departed(departed);
     }
 }

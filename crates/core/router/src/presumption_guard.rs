@@ -14,15 +14,16 @@ pub(crate) struct PresumptionGuard {
 }
 
 impl PresumptionGuard {
-    /// Presumes a prompt. `None` if the index is full, which costs a hit later and nothing now.
+    /// Presumes a prompt. Waits for no other writer and allocates nothing; the caller calls [`Index::apply_pending`]
+    /// afterwards.
     pub(crate) fn make(
         index: &Arc<Index>,
         worker: WorkerId,
         root: RootKey,
-        spans: &[Span],
+        spans: &Arc<Vec<Span>>,
         now: Micros,
     ) -> Option<PresumptionGuard> {
-        let open = index.presume(worker.into(), root, spans, now).ok()?;
+        let open = index.presume_later(worker.into(), root, spans, now).ok()?;
         Some(PresumptionGuard { index: Arc::clone(index), open: Some(open) })
     }
 

@@ -21,6 +21,9 @@ pub struct Request<'a> {
     pub prefix_key: Option<u64>,
     /// Workers that have failed this request.
     pub avoid: &'a [WorkerId],
+    /// The worker that stores what the request continues. It takes the request even while it drains; the others are in
+    /// `avoid`.
+    pub stored_at: Option<WorkerId>,
     /// Exact overlap by worker index, where the caller knows it (the lab does).
     pub known_tokens: Option<&'a [u32]>,
     /// Whether the answer streams.

@@ -3,13 +3,17 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{AnswerProgress, Fleet, HealthConfig};
 use warmroute_index::Index;
 use warmroute_policy::Policy;
-use warmroute_types::{CacheView, Micros, WorkerId};
+#[cfg(test)]
+use warmroute_types::WorkerId;
+use warmroute_types::{CacheView, MAX_WORKERS, Micros};
 
+use crate::adapter_names::AdapterNames;
 use crate::decision::{Decision, NoRoute};
+use crate::model_rules::{ModelRuleTable, rules_of};
 use crate::outcome::{Observed, Outcome};
 use crate::policies::Policies;
 use crate::pool::{DecisionContext, Pool, Vacancy};
@@ -17,9 +21,10 @@ use crate::pools::Pools;
 use crate::reported::Reported;
 use crate::reported_view::ReportedView;
 use crate::request::Request;
-use crate::scratch::Scratch;
+use crate::scratch::{KeptCandidates, Scratch};
 use crate::sharing::{AssignmentGuard, Sharing};
 use crate::speculation::Speculations;
+use crate::stored_responses::StoredResponses;
 use crate::unclaimed_state::UnclaimedState;
 
 /// Settings of the router.
@@ -55,13 +60,24 @@ pub struct Router<P> {
     fleet: Arc<Fleet>,
     index: Arc<Index>,
     policies: RwLock<Policies<P>>,
+    model_rules: RwLock<ModelRuleTable<P>>,
     config: Config,
     /// Concurrency limit of a worker, in requests.
     in_flight_max: AtomicU32,
     pools: RwLock<Pools>,
+    /// Held while the fleet's members change, one change after another. Decisions do not take it.
+    changes: Mutex<()>,
+    /// By worker index: held while the cache of a slot is cleared for its next worker.
+    clears: Box<[Mutex<()>]>,
+    /// Held while peers' requests are booked: a worker that was found must not lose its slot before it is booked.
+    peer_bookings: RwLock<()>,
     reported: Reported,
     speculations: Speculations,
     sharing: OnceLock<Arc<Sharing>>,
+    /// Names of LoRA adapters.
+    adapters: AdapterNames,
+    /// Places of stored responses.
+    stored: StoredResponses,
     unclaimed: UnclaimedState,
 }
 
@@ -80,12 +96,18 @@ impl<P: Policy> Router<P> {
             fleet,
             index,
             policies: RwLock::new(Policies::new(policy, shadows)),
+            model_rules: RwLock::default(),
             in_flight_max: AtomicU32::new(config.in_flight_max),
             config,
             pools: RwLock::default(),
+            changes: Mutex::default(),
+            clears: (0..MAX_WORKERS).map(|_| Mutex::default()).collect(),
+            peer_bookings: RwLock::default(),
             reported: Reported::default(),
             speculations: Speculations::default(),
             sharing: OnceLock::new(),
+            adapters: AdapterNames::default(),
+            stored: StoredResponses::default(),
             unclaimed: UnclaimedState::default(),
         }
     }
@@ -99,16 +121,26 @@ impl<P: Policy> Router<P> {
         random: u64,
     ) -> Result<Decision, NoRoute> {
         let (pools, policies) = (self.pools.read(), self.policies.read());
-        let (pool, context) = (pools.serving(request.model)?, self.context(now, random));
+        let (pool, context) = (pools.serving(request.model)?, self.context(request.model, now, random));
         request.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &pool.tokens));
+        // Allocated outside the section: other decisions wait while it is held.
+        let kept = if scratch.kept == KeptCandidates::All { pool.len() } else { 0 };
+        let mut all_candidates = Vec::with_capacity(kept);
         let open = pool.enter(&context, request, scratch);
-        let open = open.ok_or_else(|| self.no_route_reason(&pools, pool, request.avoid))?;
-        let choice = policies.acting().choose(&open.policy_request, open.candidates());
+        let open = open.ok_or_else(|| self.no_route_reason(&pools, pool, request))?;
+        all_candidates.extend(open.records().take(kept));
+        let rules = self.model_rules.read();
+        let own_policy = rules_of(&rules, request.model).and_then(|rules| rules.policy.as_ref());
+        let policy = own_policy.unwrap_or(policies.acting());
+        let choice = policy.choose(&open.policy_request, open.candidates());
         policies.compare_shadows(&open.policy_request, open.candidates(), choice.index);
-        let mut decision = open.book(policies.acting().name(), choice, &scratch.spans);
+        let mut decision = open.book(policy.name(), choice, &scratch.spans);
+        // After the section: storing a new prompt allocates.
+        self.index.apply_pending();
         let announce =
             |sharing: &Arc<Sharing>| sharing.announce(decision.booking_record(request, &scratch.spans));
         decision.assignment_guard = self.sharing.get().map(announce);
+        decision.all_candidates = all_candidates;
         Ok(decision)
     }
 
@@ -120,6 +152,11 @@ impl<P: Policy> Router<P> {
                 self.confirm_prompt(decision);
                 let guard = decision.assignment_guard.iter();
                 guard.for_each(|guard| guard.computed(decision.worker.id, at));
+                if decision.loads_adapter {
+                    self.learn_adapter_load(decision, at);
+                    self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Begun);
+                    return Observed::default();
+                }
                 decision.booking.first_token(at);
                 self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Begun);
                 Observed { ejected_until: self.compare_first_token(decision, at), feedback: None }
@@ -148,6 +185,18 @@ impl<P: Policy> Router<P> {
         *self.policies.write() = Policies::new(policy, shadows);
     }
 
+    /// Replaces the settings of single models from the next request on.
+    pub fn set_model_rules(&self, rules: ModelRuleTable<P>) {
+        *self.model_rules.write() = rules;
+    }
+
+    /// Concurrency limit of a worker for requests of this model.
+    fn in_flight_max_of(&self, model: Option<&str>) -> u32 {
+        let rules = self.model_rules.read();
+        let own = rules_of(&rules, model).and_then(|rules| rules.in_flight_max);
+        own.unwrap_or_else(|| self.in_flight_max.load(Relaxed))
+    }
+
     /// What this router exchanges with its peers.
     pub fn peering(&self) -> Peering<'_, P> {
         Peering { router: self }
@@ -159,25 +208,27 @@ impl<P: Policy> Router<P> {
     }
 
     /// The state that a decision reads.
-    fn context(&self, now: Micros, random: u64) -> DecisionContext<'_> {
+    fn context(&self, model: Option<&str>, now: Micros, random: u64) -> DecisionContext<'_> {
         let sharing = self.sharing.get();
         DecisionContext {
             fleet: &self.fleet,
             index: &self.index,
             speculations: &self.speculations,
             router_rank: sharing.map_or(0, |sharing| sharing.rank()),
+            routers: sharing.map_or(1, |sharing| sharing.routers()),
             unpropagated_load: sharing.map_or(Micros::ZERO, |sharing| sharing.unpropagated_load()),
             report_age_max: self.config.report_age_max,
             without_view: self.config.without_view,
-            in_flight_max: self.in_flight_max.load(Relaxed),
+            in_flight_max: self.in_flight_max_of(model),
+            adapter: self.adapters.of(model),
             now,
             random,
         }
     }
 
     /// Why no worker of a pool was chosen.
-    fn no_route_reason(&self, pools: &Pools, pool: &Pool, avoid: &[WorkerId]) -> NoRoute {
-        match pool.vacancy(&self.fleet, avoid, self.in_flight_max.load(Relaxed)) {
+    fn no_route_reason(&self, pools: &Pools, pool: &Pool, request: &Request<'_>) -> NoRoute {
+        match pool.vacancy(&self.fleet, request.avoid, self.in_flight_max_of(request.model)) {
             Vacancy::Full => NoRoute::Full,
             Vacancy::NoWorker | Vacancy::UnknownModel | Vacancy::Free => pools.no_route_reason(),
         }
@@ -193,6 +244,16 @@ impl<P: Policy> Router<P> {
             Some(mut presumed) => presumed.confirm(),
             None => {}
         }
+    }
+
+    /// Learns the time of an adapter's load: what the first token took beyond its prediction without one. The latency model
+    /// does not learn from it.
+    fn learn_adapter_load(&self, decision: &mut Decision, at: Micros) {
+        decision.booking.first_token_at_peer(at);
+        let estimate = decision.candidate_records[0].as_ref().map(|chosen| chosen.numbers.estimate);
+        let without_ms = estimate.map_or(0.0, |estimate| estimate.ttft_ms() - estimate.adapter_ms);
+        let took_ms = at.since(decision.made).0 as f32 / 1e3;
+        self.fleet.learn_adapter_load(decision.worker.id, took_ms - without_ms);
     }
 
     /// Compares a first token with its prediction. Returns the end of the ejection, if the worker is ejected
@@ -225,9 +286,11 @@ mod peering;
 mod saving;
 mod sharing;
 
-pub use inspect::Inspect;
+pub use inspect::{HeldHead, Inspect};
 pub use peering::Peering;
 
+#[cfg(test)]
+mod adapter_tests;
 #[cfg(test)]
 mod caching_tests;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! State that a router saves for the next process: presumed caches and what was learned about workers.
 //!
 //! ```text
-//! "WARMROUT" version | seed hash chunk_bytes saved_at | latency models | token rates | workers | snapshot | checksum
+//! "WARMROUT" version | seed hash chunk_bytes saved_at | latency models | token rates | workers | snapshot | stored responses | checksum
 //! ```
 //!
 //! Reported caches are not saved: engines report them again. No text is saved either: prompts are keyed
@@ -9,12 +9,17 @@
 //! reader of the file can therefore test whether a guessed prompt was sent: keep the file private.
 
 use warmroute_index::{Hash, Snapshot};
+use warmroute_peers::StoredResponse;
 use warmroute_prompt::CHUNK_BYTES;
 use warmroute_types::{Address, MAX_WORKERS, Packed, PrefixCache};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::stored_responses;
+
 const MAGIC: &[u8; 8] = b"WARMROUT";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// The version without stored responses, which is read too.
+const VERSION_BEFORE: u32 = 2;
 const CHECKSUM_BYTES: usize = 8;
 /// Tolerated clock difference to the writer, in seconds.
 const FUTURE_MAX_S: u64 = 60;
@@ -33,6 +38,8 @@ pub struct SavedState {
     pub(crate) token_rates: Vec<(u64, f64)>,
     pub(crate) workers: Vec<SavedWorker>,
     pub(crate) snapshot: Snapshot,
+    /// Places of stored responses by the hash of their identifier, oldest first.
+    pub(crate) stored: Vec<(u128, StoredResponse)>,
 }
 
 /// The saved state of a worker.
@@ -103,7 +110,9 @@ impl SavedState {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(9 * self.snapshot.spans() + 16 * self.snapshot.uses() + 4_096);
         out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        // A file without stored responses can be read by earlier builds too.
+        let version = if self.stored.is_empty() { VERSION_BEFORE } else { VERSION };
+        out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&self.seed.to_le_bytes());
         out.push(self.hash as u8);
         out.extend_from_slice(&(CHUNK_BYTES as u32).to_le_bytes());
@@ -122,6 +131,9 @@ impl SavedState {
         out.extend_from_slice(&(self.workers.len() as u32).to_le_bytes());
         self.workers.iter().for_each(|worker| worker.encode(&mut out));
         self.snapshot.encode(&mut out);
+        if !self.stored.is_empty() {
+            stored_responses::encode(&self.stored, &mut out);
+        }
         out.extend_from_slice(&xxh3_64(&out).to_le_bytes());
         out
     }
@@ -133,20 +145,20 @@ impl SavedState {
         if packed.bytes(MAGIC.len()) != Some(MAGIC) {
             return Err(BadSavedState::NotOne);
         }
-        match packed.u32() {
-            Some(VERSION) => {}
+        let version = match packed.u32() {
+            Some(version @ (VERSION_BEFORE | VERSION)) => version,
             Some(other) => return Err(BadSavedState::OtherVersion(other)),
             None => return Err(BadSavedState::Corrupt),
-        }
+        };
         let written = bytes.len().saturating_sub(CHECKSUM_BYTES);
         let checksum = Packed(&bytes[written..]).u64();
         if checksum != Some(xxh3_64(&bytes[..written])) {
             return Err(BadSavedState::Corrupt);
         }
-        SavedState::read(Packed(&bytes[MAGIC.len() + size_of_val(&VERSION)..written]))
+        SavedState::read(Packed(&bytes[MAGIC.len() + size_of_val(&VERSION)..written]), version)
     }
 
-    fn read(mut packed: Packed<'_>) -> Result<SavedState, BadSavedState> {
+    fn read(mut packed: Packed<'_>, version: u32) -> Result<SavedState, BadSavedState> {
         let head = read_head(&mut packed).ok_or(BadSavedState::Invalid)?;
         let (seed, hash, chunk_bytes, saved_at_s) = head;
         if chunk_bytes != CHUNK_BYTES as u32 {
@@ -155,10 +167,17 @@ impl SavedState {
         let learned = read_learned(&mut packed).ok_or(BadSavedState::Invalid)?;
         let (latency_models, token_rates, workers) = learned;
         let snapshot = Snapshot::decode(&mut packed).map_err(|_| BadSavedState::Invalid)?;
+        let stored = match version {
+            VERSION_BEFORE => Vec::new(),
+            _ => {
+                let stored = stored_responses::decode(&mut packed).filter(|stored| !stored.is_empty());
+                stored.ok_or(BadSavedState::Invalid)?
+            }
+        };
         if !packed.0.is_empty() {
             return Err(BadSavedState::Invalid);
         }
-        Ok(SavedState { seed, hash, saved_at_s, latency_models, token_rates, workers, snapshot })
+        Ok(SavedState { seed, hash, saved_at_s, latency_models, token_rates, workers, snapshot, stored })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Buffers that decisions reuse.
 
+use std::sync::Arc;
+
 use warmroute_index::{Index, Overlaps, Prompt, Reach, Span};
 use warmroute_types::{MAX_WORKERS, WorkerId};
 
@@ -8,12 +10,28 @@ use crate::reported_overlap::ReportedOverlap;
 use crate::reported_view::ReportedView;
 use crate::token_rate::TokenRate;
 
+/// Which candidates a decision keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeptCandidates {
+    /// The chosen one and the next best.
+    #[default]
+    NextBest,
+    /// All of them too, in [`crate::Decision::all_candidates`]: one record a worker, made in the critical section.
+    All,
+}
+
 /// Buffers of one thread that routes requests.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    /// Which candidates the next decision keeps.
+    pub kept: KeptCandidates,
     /// Presumed overlaps of the current prompt.
     pub(crate) presumed: Overlaps,
-    pub(crate) spans: Vec<Span>,
+    /// The chunks of the current prompt. Shared with the index until the presumption is applied.
+    pub(crate) spans: Arc<Vec<Span>>,
+    /// Presumed overlap of the current prompt in bytes, by worker index; zero for workers not in `overlapping`.
+    overlap_bytes: Vec<u32>,
+    overlapping: Vec<usize>,
     /// Reported overlaps of one text of the prompt, by holder number.
     reported: Overlaps,
     /// The longest reported overlap of the first text.
@@ -31,12 +49,34 @@ impl Scratch {
 
     /// Cuts the prompt into spans with their estimated tokens.
     pub(crate) fn cut(&mut self, prompt: PromptChunks<'_>, rate: &TokenRate) {
-        self.spans.clear();
-        self.spans.extend(prompt.spans(|bytes| rate.tokens_in(bytes)));
+        if Arc::get_mut(&mut self.spans).is_none() {
+            self.spans = Arc::default();
+        }
+        if let Some(spans) = Arc::get_mut(&mut self.spans) {
+            spans.clear();
+            spans.extend(prompt.spans(|bytes| rate.tokens_in(bytes)));
+        }
+    }
+
+    /// Sorts the presumed overlaps by worker. Allocates nothing after [`Scratch::walk_texts`].
+    pub(crate) fn sort_presumed(&mut self, prompt: Option<PromptChunks<'_>>) {
+        self.overlapping.drain(..).for_each(|worker| self.overlap_bytes[worker] = 0);
+        for overlap in prompt.iter().flat_map(|_| self.presumed.as_slice()) {
+            self.overlapping.push(overlap.holder.index());
+            self.overlap_bytes[overlap.holder.index()] = overlap.reach.bytes;
+        }
+    }
+
+    /// The presumed overlap of a worker, in bytes.
+    #[inline]
+    pub(crate) fn overlap_bytes(&self, worker: WorkerId) -> u32 {
+        self.overlap_bytes[worker.index()]
     }
 
     /// Looks up the reported overlaps of each text of the prompt.
     pub(crate) fn walk_texts(&mut self, index: &Index, texts: &[PromptText<'_>]) {
+        self.overlap_bytes.resize(MAX_WORKERS, 0);
+        self.overlapping.reserve(MAX_WORKERS - self.overlapping.len());
         self.holders.drain(..).for_each(|worker| self.held[worker.index()] = ReportedOverlap::default());
         self.furthest = Reach::default();
         for (number, text) in (0..).zip(texts) {

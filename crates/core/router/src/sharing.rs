@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
 use warmroute_peers::{
     AssignmentEnd, BookingRecord, Effect, Envelope, Ledger, LedgerUpdates, OwnLedger, PeerStatus, Peers,
-    WorkerHealth,
+    StoredResponse, WorkerHealth,
 };
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, RouterId, WorkerId};
 
@@ -34,6 +34,7 @@ pub(crate) struct Sharing {
     answered_at: Box<[AtomicU64]>,
     /// Number of peers with a lower id.
     rank: AtomicU32,
+    routers: AtomicU32,
     /// Load that peers may have assigned without this router knowing, in microseconds.
     unpropagated_load_us: AtomicU64,
 }
@@ -138,6 +139,7 @@ impl Sharing {
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
             rank: AtomicU32::new(0),
+            routers: AtomicU32::new(1),
             unpropagated_load_us: AtomicU64::new(0),
         };
         sharing.set_members(members);
@@ -159,6 +161,11 @@ impl Sharing {
     /// Records that a worker's cache is empty.
     pub fn emptied(&self, worker: &Worker) {
         self.own.lock().report_cache_cleared(worker.identity);
+    }
+
+    /// Announces where a response is stored.
+    pub fn announce_stored(&self, id: u128, stored: StoredResponse) {
+        self.own.lock().report_stored(id, stored);
     }
 
     /// Records the health of all members for the peers.
@@ -192,6 +199,15 @@ impl Sharing {
     /// Number of peers with a lower id.
     pub fn rank(&self) -> u32 {
         self.rank.load(Relaxed)
+    }
+
+    /// Number of routers that share the fleet, this one included.
+    pub fn routers(&self) -> u32 {
+        self.routers.load(Relaxed).max(1)
+    }
+
+    pub fn set_routers(&self, routers: usize) {
+        self.routers.store(routers as u32, Relaxed);
     }
 
     /// Load that peers may have assigned without this router knowing.

@@ -15,7 +15,7 @@ const ASSIGNMENTS_MAX: usize = 1 << 16;
 /// Maximum bytes of their prompts; further ones are kept without.
 const PROMPTS_MAX: usize = 4 << 20;
 
-/// Assignments booked per hold of the pools' lock.
+/// Assignments booked per hold of the router's `peer_bookings`.
 const AT_ONCE: usize = 64;
 
 /// Router and its number for the assignment.

@@ -1,13 +1,14 @@
 //! The critical section allocates nothing, as counted by the allocator itself: for every policy, with shadows, without a prompt,
-//! and with a prompt that the chosen worker is presumed or reported to hold. Presuming a new prompt allocates, because the
-//! index grows. Confirming a prompt at its first token allocates too, outside the section.
+//! with a prompt that the chosen worker is presumed or reported to hold, and with a new prompt. The index takes a new prompt in
+//! after the section, where it allocates, or leaves it to the thread that is writing. Confirming a prompt at its first token
+//! allocates too, outside the section.
 #![allow(unsafe_code, reason = "a counting global allocator cannot be written without")]
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};
@@ -152,5 +153,63 @@ fn a_reported_prompt_is_routed_without_allocating() {
         let (routing, _, cached_tokens) = allocated(&router, &request);
         assert_eq!(routing, 0, "{policy}");
         assert!(cached_tokens.is_some_and(|tokens| tokens > 0), "{policy}: the prompt is not found");
+    }
+}
+
+/// Runs `work` while another thread holds the index's writer lock. Also returns whether that thread held it until the end; it
+/// gives up after a minute.
+fn while_written<T>(router: &Router<Standard>, work: impl FnOnce() -> T) -> (T, bool) {
+    let (held, is_held) = mpsc::channel();
+    let (done, is_done) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(move || {
+            router.inspect().while_index_is_written(|| {
+                held.send(()).unwrap();
+                is_done.recv_timeout(Duration::from_secs(60)).is_ok()
+            })
+        });
+        is_held.recv().unwrap();
+        let result = work();
+        _ = done.send(());
+        (result, writer.join().unwrap())
+    })
+}
+
+/// Conversations that nobody has sent before, each routed with buffers of its own.
+const NEWCOMERS: usize = 500;
+
+/// Another thread holds the index's writer lock all the time: a decision about a new prompt neither waits for it nor allocates.
+/// The next request with the same prompt finds what was presumed, although the index has not taken it in.
+#[test]
+fn a_new_prompt_is_routed_without_allocating_and_without_waiting_for_a_writer() {
+    for policy in Standard::NAMES {
+        let router = router(policy);
+        let mut scratches: Vec<Scratch> = (0..2 * NEWCOMERS).map(|_| Scratch::default()).collect();
+        let digests =
+            |conversation: u64| (1..=CHUNKS as u64).map(move |at| conversation << 32 | at).collect();
+        let namesake = chunks(&[]);
+        let route = |scratch: &mut Scratch, digests: &[u64], i: u64| {
+            let prompt = Some(PromptChunks { digests, ..namesake });
+            let request = Request { model: Some("m"), prompt, prefix_key: Some(i), ..Request::default() };
+            let decision = router.route(&request, scratch, Micros(i), i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            decision.unwrap()
+        };
+        let warm: Vec<u64> = digests(0);
+        let open: Vec<_> = scratches.iter_mut().map(|scratch| route(scratch, &warm, 1)).collect();
+        drop(open);
+        let prompts: Vec<Vec<u64>> = (1..=NEWCOMERS as u64).map(digests).collect();
+        let mut decisions = Vec::with_capacity(2 * NEWCOMERS);
+        let (allocated, was_held) = while_written(&router, || {
+            let before = allocations();
+            for (i, scratch) in scratches.iter_mut().enumerate() {
+                // The prompt, then the same one again.
+                decisions.push(route(scratch, &prompts[i / 2], i as u64));
+            }
+            allocations() - before
+        });
+        assert!(was_held, "{policy}: a decision waited for the writer");
+        assert_eq!(allocated, 0, "{policy}");
+        let again = decisions.chunks(2).filter(|pair| pair[1].longest_match.is_some_and(|tokens| tokens > 0));
+        assert_eq!(again.count(), NEWCOMERS, "{policy}: a prompt is not found again");
     }
 }

@@ -192,7 +192,15 @@ impl AdmissionGate {
             }),
             tenant: name.map_or(0, |name| self.seeded_hash(name)),
             cost: prompt_tokens,
+            route: 0,
         }
+    }
+
+    /// The route of a request for this model that cannot use some workers.
+    pub(crate) fn route(&self, model: Option<&str>, avoid: &[WorkerId]) -> u64 {
+        let model = model.map_or(0, |model| self.seeded_hash(model.as_bytes()));
+        let also = |route: u64, worker: &WorkerId| xxh3_64_with_seed(&worker.0.to_le_bytes(), route);
+        avoid.iter().fold(model, also)
     }
 
     /// Hashes a name that a client may have chosen.
@@ -200,12 +208,12 @@ impl AdmissionGate {
         xxh3_64_with_seed(name, self.seed)
     }
 
-    /// Admits the next waiting request for which there is room.
-    pub(crate) fn admit_next(&self, has_room: impl Fn(&Waiter) -> bool, now: impl Fn() -> Micros) {
+    /// Admits the next waiting request for which there is room. Returns whether there was one.
+    pub(crate) fn admit_next(&self, has_room: impl Fn(&Waiter) -> bool, now: impl Fn() -> Micros) -> bool {
         loop {
-            let next = self.admission.lock().next(now(), &has_room);
-            if next.is_none_or(|waiter| waiter.wake.send(()).is_ok()) {
-                return;
+            let Some(waiter) = self.admission.lock().next(now(), &has_room) else { return false };
+            if waiter.wake.send(()).is_ok() {
+                return true;
             }
             // The waiter has just been dropped and cannot be woken, so its place goes to the next one.
             self.admission.lock().end(now());

@@ -13,12 +13,14 @@ use warmroute_router::{Answered, Change, Decision, Outcome};
 use warmroute_types::{Micros, Usage};
 
 use crate::attempt_outcome::AttemptOutcome;
+use crate::attempt_span::AttemptSpan;
 use crate::drain::Drain;
 use crate::gateway::Gateway;
-use crate::history::PastDecision;
+use crate::history::{PastDecision, PastEnd};
 use crate::parsed_request::ParsedRequest;
 use crate::request_log::{RequestLog, text_of};
 use crate::status_class::StatusClass;
+use crate::stored_objects::hash_of;
 use crate::upstream::UpstreamError;
 
 /// A request at one worker. A retry is another attempt.
@@ -38,6 +40,7 @@ pub(crate) struct Attempt {
     /// Tells whether a shutdown aborts requests.
     drain: Drain,
     log: RequestLog,
+    pub(crate) span: AttemptSpan,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -51,16 +54,19 @@ impl Attempt {
     pub(crate) fn new(
         gateway: &Arc<Gateway>,
         request: &Arc<ParsedRequest>,
-        decision: Decision,
+        mut decision: Decision,
         received: Micros,
         request_id: Option<&HeaderValue>,
         drain: &Drain,
         log: &RequestLog,
     ) -> Attempt {
-        let past_decision = gateway.history.record(&decision, request.model.as_deref(), request_id);
+        let past_decision = gateway.history.record(&mut decision, request.model.as_deref(), request_id);
+        if !past_decision.all_candidates.is_empty() {
+            gateway.console.add_row(&past_decision);
+        }
         let (gateway, request) = (Arc::clone(gateway), Arc::clone(request));
         let (outcome, fate) = (AttemptOutcome::Cancelled, RequestFate::Over);
-        let attempt = Attempt {
+        let mut attempt = Attempt {
             gateway,
             request,
             decision,
@@ -71,8 +77,10 @@ impl Attempt {
             usage: None,
             drain: drain.clone(),
             log: log.clone(),
+            span: AttemptSpan::default(),
         };
         attempt.note_decision();
+        attempt.span = AttemptSpan::begin(log, &attempt.decision, &attempt.request);
         attempt
     }
 
@@ -81,6 +89,20 @@ impl Attempt {
         if let Some(request) = Arc::get_mut(&mut self.request) {
             request.prompt = None;
         }
+    }
+
+    /// Whether the worker may store the response for its client.
+    pub(crate) fn stores_response(&self) -> bool {
+        self.request.stored.stores.is_some()
+    }
+
+    /// Notes that the worker stored an object with this identifier. The client does not have it yet, so its next request
+    /// finds this.
+    pub(crate) fn note_stored(&self, id: &str) {
+        let Some((kind, owner)) = self.request.stored.stores else { return };
+        let (id, worker) = (hash_of(kind, id), Arc::clone(&self.decision.worker));
+        self.gateway.router.apply(Change::ResponseStored { id, owner, worker });
+        self.gateway.notify_peers();
     }
 
     /// The longest answer that the request allows, if limited.
@@ -99,6 +121,8 @@ impl Attempt {
         let worker = &self.decision.worker;
         self.gateway.upstreams.count_first_token(worker, self.decision.expected_ttft_ms(), ttft);
         self.past_decision.set_ttft(ttft);
+        self.gateway.console.count_first_token(self.decision.expected_ttft_ms(), ttft);
+        self.span.mark_first_token(at, ttft);
         if let Some(until) = observed.ejected_until {
             let (worker, for_s) = (&worker.label, until.since(at).as_secs_f64());
             let request = self.request_id();
@@ -118,6 +142,9 @@ impl Attempt {
             AttemptOutcome::Ok => self.observe_end(usage),
             _ => _ = self.gateway.router.observe(&mut self.decision, Outcome::Refused),
         }
+        if let (Some(tokens), Some(usage)) = (&self.request.tenant_tokens, self.usage.or(usage)) {
+            tokens.count(usage);
+        }
     }
 
     /// Reports a successful end to the router, which compares the token counts with its prediction.
@@ -135,7 +162,8 @@ impl Attempt {
         }
     }
 
-    fn note_usage(&self, usage: Usage) {
+    fn note_usage(&mut self, usage: Usage) {
+        self.span.set_usage(usage);
         self.log.note(|entry| {
             entry.prompt_tokens = Some(usage.prompt_tokens);
             entry.output_tokens = Some(usage.output_tokens);
@@ -198,6 +226,7 @@ impl Attempt {
     pub(crate) fn fail(mut self, error: &UpstreamError) {
         self.outcome =
             if error.is_worker_fault() { AttemptOutcome::Failed } else { AttemptOutcome::EndedByGateway };
+        self.span.set_error(error.code());
         self.fate = RequestFate::Continues;
     }
 
@@ -229,9 +258,14 @@ impl Drop for Attempt {
             entry.outcome = outcome.as_str();
             entry.ttft = self.past_decision.ttft();
         });
+        self.span.end(outcome);
         self.gateway.upstreams.count_outcome(&self.decision.worker, outcome);
+        let took = self.gateway.now().since(self.received);
+        let cached_tokens = self.usage.and_then(|usage| usage.cached_tokens);
+        self.past_decision.set_end(PastEnd { outcome, took, cached_tokens });
         if self.fate == RequestFate::Over {
-            self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));
+            self.gateway.metrics.observe_request_end(took);
+            self.gateway.console.count_end(took);
         }
         if matches!(outcome, AttemptOutcome::Ok | AttemptOutcome::Cancelled) {
             self.record_trace();

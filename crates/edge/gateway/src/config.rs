@@ -1,12 +1,9 @@
 //! The gateway's settings.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use http::HeaderName;
-use warmroute_prompt::{PrefixRule, SessionField};
+use warmroute_prompt::PrefixRule;
 use warmroute_types::OptionValue;
 use warmroute_wire::Dialer;
 
@@ -14,6 +11,7 @@ use crate::WorkerApi;
 use crate::admission_gate::AdmissionConfig;
 use crate::cached_tokens::CachedTokens;
 use crate::engine_fields::FieldPolicy;
+use crate::session_keys::SessionKeys;
 
 /// How requests are read and forwarded.
 #[derive(Clone, Debug)]
@@ -25,7 +23,7 @@ pub struct Config {
     /// Model aliases: alias to model.
     pub aliases: HashMap<String, String>,
     /// Where to look for a session name, in this order.
-    pub session_keys: Vec<SessionKey>,
+    pub session_keys: SessionKeys,
     /// Which part of a prompt makes its prefix key.
     pub prefix: PrefixRule,
     /// Whether responses carry the routing decision.
@@ -69,7 +67,7 @@ impl Default for Config {
             body_bytes_max: 64 << 20,
             bodies_bytes_max: 1 << 30,
             aliases: HashMap::new(),
-            session_keys: SessionKey::default_order(),
+            session_keys: SessionKeys::default(),
             prefix: PrefixRule::default(),
             decision_headers: DecisionHeaders::Off,
             usage_injection: UsageInjection::On,
@@ -246,63 +244,9 @@ impl OptionValue for UsageInjection {
     ];
 }
 
-/// A source of session names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SessionKey {
-    /// A request header.
-    Header(HeaderName),
-    /// A field of the body.
-    Body(SessionField),
-}
-
-impl SessionKey {
-    /// The order that other routers use: headers from the narrowest to the widest, then body fields.
-    pub fn default_order() -> Vec<SessionKey> {
-        let headers = ["x-session-id", "x-user-id", "x-tenant-id", "x-correlation-id"];
-        let headers = headers.map(|name| SessionKey::Header(HeaderName::from_static(name)));
-        headers.into_iter().chain(SessionField::ALL.map(SessionKey::Body)).collect()
-    }
-}
-
-impl FromStr for SessionKey {
-    type Err = String;
-
-    /// Parses `header:NAME` or `body:FIELD`.
-    fn from_str(text: &str) -> Result<SessionKey, String> {
-        let wrong =
-            || format!("`{text}`: expected header:NAME or body:session_id, body:user, body:prompt_cache_key");
-        match text.split_once(':').ok_or_else(wrong)? {
-            ("header", name) => HeaderName::from_str(name).map(SessionKey::Header).map_err(|_| wrong()),
-            ("body", name) => {
-                let field = SessionField::ALL.into_iter().find(|field| field.name() == name);
-                field.map(SessionKey::Body).ok_or_else(wrong)
-            }
-            _ => Err(wrong()),
-        }
-    }
-}
-
-impl fmt::Display for SessionKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SessionKey::Header(name) => write!(f, "header:{name}"),
-            SessionKey::Body(field) => write!(f, "body:{}", field.name()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn session_keys_print_as_they_parse() {
-        for key in SessionKey::default_order() {
-            assert_eq!(key.to_string().parse(), Ok(key));
-        }
-        assert!("body:name".parse::<SessionKey>().unwrap_err().contains("prompt_cache_key"));
-        assert!("x-user".parse::<SessionKey>().is_err());
-    }
 
     #[test]
     fn an_alias_of_an_alias_is_refused() {

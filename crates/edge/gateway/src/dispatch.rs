@@ -30,6 +30,7 @@ use crate::response_body::ResponseBody;
 use crate::response_watch::Framing;
 use crate::routing;
 use crate::status_class::StatusClass;
+use crate::stored_objects;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::upstream_body::UpstreamBody;
 use crate::write_stall::ResponseDeadline;
@@ -96,15 +97,21 @@ impl Dispatch {
             response_deadline.set(deadline);
         }
         let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
-        let intake =
+        let mut intake =
             intake::receive(&parts.method, api, &parts.headers, body, gateway, &config, tenant).await?;
         log.note(|entry| {
             (entry.model, entry.prompt_tokens) =
                 (intake.request.model.clone(), Some(intake.request.prompt_tokens));
         });
+        if let Some(parsed) = Arc::get_mut(&mut intake.request) {
+            stored_objects::settle(parsed, gateway, &parts.method, parts.uri.path(), tenant).await?;
+        }
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
+        let avoid = routing::all_but_stored(gateway, &intake.request);
+        let queue = log.begin_queue();
         let permit =
-            permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &[]).await?;
+            permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request, &avoid).await;
+        let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
         if let RequestBody::Buffered(body) = &intake.body {
             gateway.prefixes.observe(body, &intake.request, api, received);
         }
@@ -149,6 +156,7 @@ impl Dispatch {
             let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
             let attempt =
                 Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
+            attempt.span.inject(&mut self.headers);
             let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
             let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
             match self.try_worker(&upstream, &attempt.decision.worker).await {
@@ -185,10 +193,10 @@ impl Dispatch {
     /// Waits for a worker with room, after all usable workers turned out to be full or gone.
     async fn requeue(&mut self) -> Result<(), GatewayError> {
         let (request, avoid) = (Arc::clone(&self.intake.request), self.excluded_workers()?);
-        match &mut self.permit {
-            Some(permit) => permit.requeue(&request, avoid).await,
-            None => Ok(()),
-        }
+        let Some(permit) = &mut self.permit else { return Ok(()) };
+        let queue = self.log.begin_queue();
+        let admitted = permit.requeue(&request, avoid).await;
+        queue.end(admitted.map(Some)).map(|_| ())
     }
 
     /// Whether the request may be sent to another worker after the failed ones.
@@ -226,7 +234,9 @@ impl Dispatch {
     fn give_up(mut self, refusal: GatewayError) -> Result<Response<ResponseBody>, GatewayError> {
         self.permit.iter_mut().for_each(Permit::refund);
         // Only requests that reached a worker count in the duration histogram.
-        let Some(fallback) = self.fallback.take() else { return Err(refusal) };
+        let Some(fallback) = self.fallback.take() else {
+            return Err(self.intake.request.stored.explain(refusal));
+        };
         self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));
         fallback.into_result()
     }
@@ -234,10 +244,11 @@ impl Dispatch {
     /// Passes a response on. Returns `None` if the request should be retried on another worker.
     async fn accept_or_retry(
         &mut self,
-        attempt: Attempt,
+        mut attempt: Attempt,
         upstream: Arc<Upstream>,
         mut started: StartedResponse,
     ) -> Option<Response<ResponseBody>> {
+        attempt.span.set_status(started.head.status().as_u16());
         let class = StatusClass::of(started.head.status(), started.head.headers());
         if let StatusClass::Backpressure { pause } = class {
             attempt.back_off(pause);
@@ -287,10 +298,12 @@ impl Dispatch {
         routing::route(&self.gateway, &self.intake.request, &self.excluded_workers()?, request_id)
     }
 
-    /// Workers that failed; if the client requests a worker, also all other workers.
+    /// Workers that failed; if the request needs one worker, also all other workers.
     fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
-        let Some(requested_worker) = &self.requested_worker else { return Ok(self.failed_workers.clone()) };
-        let mut excluded = routing::all_but(&self.gateway, requested_worker)?;
+        let mut excluded = routing::all_but_stored(&self.gateway, &self.intake.request);
+        if let Some(requested_worker) = &self.requested_worker {
+            excluded.extend(routing::all_but(&self.gateway, requested_worker)?);
+        }
         excluded.extend_from_slice(&self.failed_workers);
         Ok(excluded)
     }
@@ -328,8 +341,10 @@ impl Dispatch {
     async fn send_once(&mut self, upstream: &Upstream) -> Result<StartedResponse, UpstreamError> {
         let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
         let mut request = self.request(upstream, body);
-        // An upload can be sent only once, so it does not risk a reused connection that the worker may have closed.
-        let reused = if self.intake.body.is_upload() { None } else { upstream.reuse() };
+        // An upload can be sent only once, and what a worker stores has no other worker. They do not risk a reused
+        // connection that the worker may have closed.
+        let risks_none = self.intake.body.is_upload() || self.intake.request.stored.worker.is_some();
+        let reused = if risks_none { None } else { upstream.reuse() };
         if let Some(reused) = reused {
             let sent = Instant::now();
             request = match reused.send(request).await {

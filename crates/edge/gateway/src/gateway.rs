@@ -1,10 +1,11 @@
 //! State shared by all requests.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use warmroute_fleet::RetryBudget;
+use warmroute_otel::Tracer;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Matching, Router};
@@ -13,6 +14,7 @@ use warmroute_types::{Address, Micros};
 use crate::admission_gate::{AdmissionGate, Waiter};
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::body_budget::BodyMemory;
+use crate::console::Console;
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::history::History;
@@ -26,7 +28,7 @@ use crate::worker_texts::WorkerTexts;
 use crate::{Config, ConfigError};
 
 /// The router's time at process start. It is far above zero because restored state carries earlier times.
-const EPOCH: Micros = Micros::from_secs(365 * 86_400);
+pub(crate) const EPOCH: Micros = Micros::from_secs(365 * 86_400);
 
 /// The gateway: a router, connections to its workers, settings and metrics.
 pub struct Gateway {
@@ -39,10 +41,14 @@ pub struct Gateway {
     pub(crate) alignments: Alignments,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) tracer: Option<Arc<Tracer>>,
+    /// `http` or `https`, once clients are served.
+    client_scheme: OnceLock<&'static str>,
     pub(crate) throttles: LogThrottles,
     pub(crate) view_reasons: WorkerTexts,
     pub(crate) probe_problems: WorkerTexts,
     pub(crate) history: History,
+    pub(crate) console: Console,
     pub(crate) prefixes: Arc<PrefixObserver>,
     pub(crate) retries: RetryBudget,
     pub(crate) admission_gate: Arc<AdmissionGate>,
@@ -59,6 +65,8 @@ pub struct Records {
     pub trace: Option<Recorder>,
     /// A line for each request.
     pub access_log: Option<AccessLog>,
+    /// OpenTelemetry traces.
+    pub tracer: Option<Tracer>,
 }
 
 impl Gateway {
@@ -70,6 +78,7 @@ impl Gateway {
     ) -> Result<Arc<Gateway>, ConfigError> {
         config.validate()?;
         let (recorder, access_log) = (records.trace.map(Arc::new), records.access_log.map(Arc::new));
+        let tracer = records.tracer.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
         let admission_gate = Arc::new(AdmissionGate::new(&config.admission));
         let keys = Arc::new(Current::new(None));
@@ -77,8 +86,9 @@ impl Gateway {
         metrics.watch_admission(&admission_gate, &keys);
         metrics.watch_access_log(access_log.as_ref());
         let prefixes = metrics.watch_prefixes();
+        metrics.watch_tracer(tracer.as_ref());
         let (alignments, view_reasons, probe_problems, history) = Default::default();
-        let (retries, transport, throttles) = Default::default();
+        let (retries, transport, throttles, console) = Default::default();
         let start = Instant::now();
         let body_memory = BodyMemory::new(metrics.body_bytes.clone());
         metrics.watch_peers(&router, &transport, start);
@@ -91,10 +101,13 @@ impl Gateway {
             alignments,
             recorder,
             access_log,
+            tracer,
+            client_scheme: OnceLock::new(),
             throttles,
             view_reasons,
             probe_problems,
             history,
+            console,
             prefixes,
             retries,
             admission_gate,
@@ -120,7 +133,8 @@ impl Gateway {
         self.admission_gate.set_config(&config.admission);
         self.config.set(config);
         // Higher limits may make room for waiting requests.
-        (0..self.admission_gate.waiting()).for_each(|_| self.admit_next());
+        let waiting = self.admission_gate.waiting();
+        (0..waiting).take_while(|_| self.admit_next()).for_each(drop);
         Ok(())
     }
 
@@ -131,6 +145,21 @@ impl Gateway {
             Some(before) => keys.with_counts_of(before),
             None => keys,
         }));
+    }
+
+    /// Sends the last traces to their collector. Returns when that is done or the time is over.
+    pub async fn flush_traces(&self, within: Duration) {
+        if let Some(tracer) = &self.tracer {
+            tracer.flush(within).await;
+        }
+    }
+
+    pub(crate) fn set_client_scheme(&self, scheme: &'static str) {
+        _ = self.client_scheme.set(scheme);
+    }
+
+    pub(crate) fn client_scheme(&self) -> &'static str {
+        self.client_scheme.get().copied().unwrap_or("http")
     }
 
     /// Counts a configuration reload.
@@ -207,15 +236,15 @@ impl Gateway {
         self.probe_problems.set(worker, problem);
     }
 
-    /// Admits the next waiting request if there is room. Every request that ends does the same. Call it periodically to
-    /// use workers that joined or recovered.
-    pub fn admit_next(&self) {
+    /// Admits the next waiting request if there is room, and returns whether there was one. Every request that ends does
+    /// the same. Call it periodically to use workers that joined or recovered.
+    pub fn admit_next(&self) -> bool {
         let config = self.config();
         let has_room = |waiter: &Waiter| {
             let vacancy = self.router.inspect().vacancy(waiter.model.as_deref(), &waiter.avoid);
             config.admission.may_route(vacancy)
         };
-        self.admission_gate.admit_next(has_room, || self.now());
+        self.admission_gate.admit_next(has_room, || self.now())
     }
 
     /// Closes upstream connections that have been idle for too long. Call it every few seconds.

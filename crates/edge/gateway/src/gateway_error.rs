@@ -8,6 +8,7 @@ use warmroute_prompt::BadJson;
 use warmroute_router::NoRoute;
 use warmroute_types::Micros;
 
+use crate::stored_objects::StoredReference;
 use crate::upstream::UpstreamError;
 
 /// `Retry-After` when no worker is ready or body memory is full. Health checks run about this often, and bodies are
@@ -40,6 +41,18 @@ pub(crate) enum GatewayError {
     UnknownModel(String),
     #[error("The worker `{0}` named in x-warmroute-worker is not in the fleet")]
     UnknownWorker(String),
+    #[error("{} with id '{}' not found.", .0.kind.title(), .0.id)]
+    StoredNotFound(StoredReference),
+    #[error(
+        "{} with id '{}' is lost: the worker that stored it has left the fleet. Send the whole conversation in `input`",
+        .0.kind.title(), .0.id
+    )]
+    StoredLost(StoredReference),
+    #[error(
+        "The worker that stores the {} with id '{}' is not ready; try again in {RETRY_AFTER_S} s",
+        .0.kind.title().to_lowercase(), .0.id
+    )]
+    StoredNotReady(StoredReference),
     #[error("The field `{0}` steers engines and is not allowed for this key; remove it")]
     FieldRefused(&'static str),
     #[error("The request's head is ambiguous: {0}")]
@@ -145,7 +158,7 @@ impl GatewayError {
     }
 
     /// All error codes.
-    pub(crate) const CODES: [&str; 27] = [
+    pub(crate) const CODES: [&str; 29] = [
         "ambiguous_head",
         "broken_body",
         "field_not_allowed",
@@ -164,6 +177,8 @@ impl GatewayError {
         "head_too_large",
         "request_timeout",
         "request_too_large",
+        "response_lost",
+        "response_not_found",
         "shutting_down",
         "slow_body",
         "target_too_long",
@@ -189,13 +204,16 @@ impl GatewayError {
             GatewayError::UnsupportedEncoding(_) => "unsupported_encoding",
             GatewayError::UnknownModel(_) => "model_not_found",
             GatewayError::UnknownWorker(_) => "unknown_worker",
+            GatewayError::StoredNotFound(_) => "response_not_found",
+            GatewayError::StoredLost(_) => "response_lost",
             GatewayError::AmbiguousHead(_) => "ambiguous_head",
             GatewayError::FieldRefused(_) => "field_not_allowed",
             GatewayError::HeadTooLarge { .. } => "head_too_large",
             GatewayError::TargetTooLong { .. } => "target_too_long",
-            GatewayError::NotReady | GatewayError::NoWorkerInTime { .. } | GatewayError::WorkersFull => {
-                "no_worker_ready"
-            }
+            GatewayError::NotReady
+            | GatewayError::NoWorkerInTime { .. }
+            | GatewayError::WorkersFull
+            | GatewayError::StoredNotReady(_) => "no_worker_ready",
             GatewayError::QueueFull { .. } => "queue_full",
             GatewayError::QueueTimeout { .. } => "queue_timeout",
             GatewayError::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
@@ -219,9 +237,11 @@ impl GatewayError {
             | GatewayError::FieldRefused(_) => StatusCode::BAD_REQUEST,
             GatewayError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             GatewayError::UnsupportedEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            GatewayError::UnknownModel(_) | GatewayError::UnknownWorker(_) | GatewayError::UnknownPath(_) => {
-                StatusCode::NOT_FOUND
-            }
+            GatewayError::UnknownModel(_)
+            | GatewayError::UnknownWorker(_)
+            | GatewayError::StoredNotFound(_)
+            | GatewayError::StoredLost(_)
+            | GatewayError::UnknownPath(_) => StatusCode::NOT_FOUND,
             GatewayError::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             // Codex goes on by HTTP at once after this status, and after 405 only when it has tried five times.
             GatewayError::NoWebSocket => StatusCode::UPGRADE_REQUIRED,
@@ -231,6 +251,7 @@ impl GatewayError {
             GatewayError::NotReady
             | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
+            | GatewayError::StoredNotReady(_)
             | GatewayError::MemoryFull
             | GatewayError::OutOfResources(_)
             | GatewayError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
@@ -254,6 +275,7 @@ impl GatewayError {
             GatewayError::NotReady
             | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
+            | GatewayError::StoredNotReady(_)
             | GatewayError::MemoryFull
             | GatewayError::MemoryShareFull
             | GatewayError::OutOfResources(_)
@@ -282,6 +304,16 @@ impl GatewayError {
         }
     }
 
+    /// The request's field that is wrong, if it is one.
+    fn param(&self) -> Option<&'static str> {
+        match self {
+            GatewayError::StoredNotFound(reference) | GatewayError::StoredLost(reference) => {
+                Some(reference.kind.param())
+            }
+            _ => None,
+        }
+    }
+
     /// The error object as JSON.
     pub(crate) fn to_json(&self, format: ErrorFormat) -> String {
         let message = self.to_string();
@@ -291,7 +323,7 @@ impl GatewayError {
                     .to_string()
             }
             ErrorFormat::OpenAi => json!({"error": {
-                "message": message, "type": self.openai_type(), "param": null, "code": self.code(),
+                "message": message, "type": self.openai_type(), "param": self.param(), "code": self.code(),
             }})
             .to_string(),
         }

@@ -16,7 +16,7 @@ use crate::engine_fields;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
-use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand, session_key};
+use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand};
 use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
 
 /// How much of an oversized body is read and discarded. A client that is still sending would otherwise see a reset
@@ -184,12 +184,14 @@ pub(crate) async fn parse(
         let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
         return Err(GatewayError::UnsupportedEncoding(encoding));
     }
-    let marked = Body::read_marking(bytes, engine_fields::position);
+    let paths = config.session_keys.paths();
+    let marked = Body::read_with(bytes, paths, engine_fields::position);
     let marked = marked.map_err(|bad| GatewayError::bad_json(bad, bytes))?;
     let Some(cleaned) = enforce_fields(bytes, &marked, config, tenant)? else {
         return Ok(build(bytes, &marked, context).await);
     };
-    let body = Body::read(&cleaned).map_err(|bad| GatewayError::bad_json(bad, &cleaned))?;
+    let body = Body::read_with(&cleaned, paths, |_| None);
+    let body = body.map_err(|bad| GatewayError::bad_json(bad, &cleaned))?;
     let (request, outgoing) = build(&cleaned, &body, context).await;
     Ok((request, outgoing.changed()))
 }
@@ -227,7 +229,7 @@ async fn pass_through(
 pub(crate) fn unparsed(start: &[u8], headers: &HeaderMap, config: &Config) -> ParsedRequest {
     let model = if is_form(headers) { model_in_form(start) } else { None };
     let model = model.map(|name| config.aliases.get(&name).cloned().unwrap_or(name));
-    let session_key = session_key(config, headers, &Body::default());
+    let session_key = config.session_keys.find(headers, &Body::default());
     ParsedRequest { model, session_key, ..ParsedRequest::default() }
 }
 

@@ -22,6 +22,7 @@ use warmroute_types::OptionValue;
 use crate::cached_tokens::CachedTokens;
 use crate::config::CacheSalt;
 use crate::engine_fields::FieldRules;
+use crate::tenant_tokens::TenantTokens;
 use crate::token::{Digest, bearer, digest, is_same};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -45,6 +46,8 @@ pub(crate) struct Tenant {
     pub(crate) owner: u64,
     /// Requests with its keys. The count survives a reload of the key file.
     pub(crate) requests: Counter,
+    /// Tokens of these requests.
+    pub(crate) tokens: Arc<TenantTokens>,
 }
 
 /// What a tenant's requests may do with engines, where that differs from the gateway's defaults.
@@ -124,7 +127,8 @@ impl Keys {
         let new = || {
             let (name, rights, requests) = (name.clone(), rights.clone(), Counter::default());
             let owner = self.owners.hash_one(&name);
-            Arc::new(Tenant { name, limits, class_max, rights, owner, requests })
+            let tokens = Arc::default();
+            Arc::new(Tenant { name, limits, class_max, rights, owner, requests, tokens })
         };
         let tenant = Arc::clone(self.tenants.entry(name.clone()).or_insert_with(new));
         if tenant.limits != limits || tenant.class_max != class_max || tenant.rights != rights {
@@ -139,10 +143,11 @@ impl Keys {
         let with_count = |tenant: &Tenant| {
             let known = before.tenants.get(&tenant.name);
             let requests = known.map_or_else(Counter::default, |known| known.requests.clone());
+            let tokens = known.map_or_else(Arc::default, |known| Arc::clone(&known.tokens));
             let owner = known.map_or(tenant.owner, |known| known.owner);
             let (name, rights) = (tenant.name.clone(), tenant.rights.clone());
             let Tenant { limits, class_max, .. } = *tenant;
-            Arc::new(Tenant { name, limits, class_max, rights, owner, requests })
+            Arc::new(Tenant { name, limits, class_max, rights, owner, requests, tokens })
         };
         self.tenants = self.tenants.iter().map(|(name, tenant)| (name.clone(), with_count(tenant))).collect();
         for (_, tenant) in self.keys.values_mut().flatten() {

@@ -20,11 +20,13 @@ mod admission_gate;
 mod alignments;
 mod attempt;
 mod attempt_outcome;
+mod attempt_span;
 mod body_budget;
 mod busy_body;
 mod cache_counts;
 mod cached_tokens;
 mod config;
+mod console;
 mod current;
 mod dispatch;
 mod drain;
@@ -38,6 +40,7 @@ mod gateway;
 mod gateway_error;
 mod headers;
 mod history;
+mod id_watch;
 mod idle_timeout;
 mod intake;
 mod keys;
@@ -58,12 +61,16 @@ mod relay;
 #[cfg(test)]
 mod release_tests;
 mod request_log;
+mod request_spans;
 mod response_body;
 mod response_watch;
 mod routing;
 mod server;
+mod session_keys;
 mod silent_connections;
 mod status_class;
+mod stored_objects;
+mod tenant_tokens;
 mod token;
 mod ttft_accuracy;
 mod upstream;
@@ -78,8 +85,8 @@ pub use admission_gate::{AdmissionConfig, WorkerLimit};
 pub use alignments::{PromptFormat, TooManyFamilies};
 pub use cached_tokens::CachedTokens;
 pub use config::{
-    CacheSalt, ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, SessionKey, Timeouts,
-    UsageInjection, WorkerChoice,
+    CacheSalt, ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, Timeouts, UsageInjection,
+    WorkerChoice,
 };
 pub use drain::{Drain, DrainMode, Drained};
 pub use engine_fields::{ENGINE_FIELDS, EngineField, FieldAction, FieldPolicy, FieldRules};
@@ -91,4 +98,5 @@ pub use peer_transport::{PeerTransport, TrafficCounts, TransportStats};
 pub use pick::{HeaderChanges, Pick};
 pub use pick_intake::{BodyNeed, PickHead, PickIntake, Refusal, ResponseSight};
 pub use server::serve;
+pub use session_keys::{SessionKey, SessionKeys};
 pub use token::Token;

@@ -16,6 +16,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use warmroute_fleet::WorkerView;
 use warmroute_index::Stats as IndexStats;
+use warmroute_otel::Tracer;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::Router;
@@ -37,8 +38,10 @@ mod feeds;
 mod peers;
 mod prefixes;
 mod record;
+mod saturation;
 mod shadows;
 mod tenants;
+mod traces;
 mod ttft;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -158,13 +161,22 @@ impl Metrics {
         observer
     }
 
-    /// Registers the metrics of peer routers.
+    /// Registers the metrics of traces, if there are any.
+    pub(crate) fn watch_tracer(&mut self, tracer: Option<&Arc<Tracer>>) {
+        if let Some(tracer) = tracer {
+            self.registry.register_collector(Box::new(traces::TraceCollector(Arc::clone(tracer))));
+        }
+    }
+
+    /// Registers the metrics that depend on the clock: saturation, and peer routers.
     pub(crate) fn watch_peers(
         &mut self,
         router: &Arc<Router<Standard>>,
         transport: &Arc<OnceLock<Arc<dyn PeerTransport>>>,
         start: Instant,
     ) {
+        let saturation = saturation::SaturationCollector { router: Arc::clone(router), start };
+        self.registry.register_collector(Box::new(saturation));
         let (router, transport) = (Arc::clone(router), Arc::clone(transport));
         self.registry.register_collector(Box::new(peers::PeerCollector { router, transport, start }));
     }
@@ -354,6 +366,9 @@ impl Collector for WorkerCollector {
         ttft::encode(&mut encoder, &accuracies)?;
         shadows::encode(&mut encoder, &self.router.inspect().policy_comparisons())?;
         feeds::encode(&mut encoder, &self.router, &views)?;
+        let help = "Stored responses and conversations whose worker is known";
+        let family = encoder.encode_descriptor("stored_responses", help, None, MetricType::Gauge)?;
+        ConstGauge::new(self.router.inspect().stored_responses() as i64).encode(family)?;
         encode_index(&mut encoder, self.router.inspect().index_stats())
     }
 }

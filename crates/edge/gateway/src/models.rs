@@ -68,7 +68,7 @@ fn catalogue(gateway: &Gateway) -> BTreeMap<String, FleetModel> {
         let (Models::Named(names), true) = (&view.models, view.load.state != WorkerState::Draining) else {
             continue;
         };
-        for name in names {
+        for name in names.iter() {
             let model = catalogue.entry(name.to_string()).or_insert_with(|| FleetModel::new(name));
             view.model_cards.iter().filter(|card| card.id == *name).for_each(|card| model.add(card));
         }

@@ -1,5 +1,7 @@
 //! A parsed request: the facts that routing, admission and feedback need.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_policy::Standard;
@@ -7,14 +9,15 @@ use warmroute_prompt::{Api, Body};
 use warmroute_record::Sketch;
 use warmroute_router::{Content, PromptText, Request, Silence};
 use warmroute_types::{Delivery, WorkerId};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cached_tokens::CachedTokens;
 use crate::gateway::Gateway;
 use crate::keys::Tenant;
 use crate::prompt_keys::PromptKeys;
+use crate::stored_objects::StoredUse;
+use crate::tenant_tokens::TenantTokens;
 use crate::upstream_body::BufferedBody;
-use crate::{Config, SessionKey, UsageInjection};
+use crate::{Config, UsageInjection};
 
 /// Spliced into streaming requests, so that the last event reports usage.
 const INJECTED_FIELD: &[u8] = b"\"stream_options\":{\"include_usage\":true},";
@@ -49,6 +52,10 @@ pub(crate) struct ParsedRequest {
     pub cache_salt: Option<String>,
     /// Whether the client sees how much was cached.
     pub cached_tokens: CachedTokens,
+    /// Stored responses that the request continues, reads or makes.
+    pub stored: StoredUse,
+    /// Counters of the tenant's tokens.
+    pub tenant_tokens: Option<Arc<TenantTokens>>,
     /// Fields for the trace, if one is recorded.
     pub trace_fields: Option<TraceFields>,
 }
@@ -89,6 +96,8 @@ impl Default for ParsedRequest {
             usage_injected: false,
             cache_salt: None,
             cached_tokens: CachedTokens::Shown,
+            stored: StoredUse::default(),
+            tenant_tokens: None,
             trace_fields: None,
         }
     }
@@ -121,7 +130,7 @@ impl ParsedRequest {
         let is_single = is_one_prompt && body.has_one_answer() && api != Api::Other;
         let is_recorded = is_single && gateway.recorder.is_some();
         let answer_tokens_max = body.answer_tokens_max(api);
-        let session = session_key(config, headers, body);
+        let session = config.session_keys.find(headers, body);
         ParsedRequest {
             prompt_tokens: body.prompt_tokens(),
             // Most other endpoints (embeddings, scores) generate no text.
@@ -155,6 +164,8 @@ impl ParsedRequest {
             cached_tokens: tenant
                 .and_then(|tenant| tenant.rights.cached_tokens)
                 .unwrap_or(config.cached_tokens),
+            stored: StoredUse::of_body(body),
+            tenant_tokens: tenant.map(|tenant| Arc::clone(&tenant.tokens)),
             trace_fields: is_recorded.then(|| TraceFields { session, sketch: sketch(body, gateway) }),
             model: model.map(str::to_owned),
         }
@@ -179,6 +190,7 @@ impl ParsedRequest {
             session_key: self.session_key,
             prefix_key: self.prefix_key,
             avoid,
+            stored_at: self.stored.worker,
             known_tokens: None,
             delivery: self.delivery,
             content: self.prompt.as_ref().map_or_else(Content::default, |keys| keys.content),
@@ -303,14 +315,4 @@ fn client_requests_usage(body: &Body<'_>) -> bool {
     let options =
         body.stream_options().and_then(|options| serde_json::from_slice::<StreamOptions>(options).ok());
     options.is_some_and(|options| options.include_usage)
-}
-
-/// The hash of the first session name that the request carries.
-pub(crate) fn session_key(config: &Config, headers: &HeaderMap, body: &Body<'_>) -> Option<u64> {
-    config.session_keys.iter().find_map(|key| match key {
-        SessionKey::Header(name) => {
-            headers.get(name).filter(|value| !value.is_empty()).map(|value| xxh3_64(value.as_bytes()))
-        }
-        SessionKey::Body(field) => body.session(*field).map(|value| xxh3_64(&value)),
-    })
 }

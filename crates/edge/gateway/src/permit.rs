@@ -87,6 +87,7 @@ async fn enter_or_queue(
 ) -> Result<Admitted, GatewayError> {
     let (gate, now) = (&gateway.admission_gate, gateway.now());
     let model = request.model.as_deref();
+    let ask = AdmissionRequest { route: gate.route(model, avoid), ..ask };
     let vacancy = gateway.router.inspect().vacancy(model, avoid);
     let awaits_worker = vacancy == Vacancy::NoWorker && config.waits_for_workers();
     let deadline = now + if awaits_worker { config.wake_max } else { config.wait_max }.into();
@@ -187,13 +188,14 @@ impl Permit {
         avoid: Vec<WorkerId>,
     ) -> Result<(), GatewayError> {
         let gateway = Arc::clone(&self.gateway);
-        let admitted = self.admitted.take().ok_or(GatewayError::NotReady)?;
+        let (gate, model) = (&gateway.admission_gate, request.model.as_deref());
+        let Admitted { place, deadline } = self.admitted.take().ok_or(GatewayError::NotReady)?;
+        let admitted = Admitted { place: place.on_route(gate.route(model, &avoid)), deadline };
         let (wake, woken) = oneshot::channel();
         let waiter = Waiter { model: request.model.clone(), avoid, wake };
-        gateway.admission_gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
+        gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
         // The request no longer counts as running, so a worker may have room for it or for another one.
         gateway.admit_next();
-        let model = request.model.as_deref();
         self.admitted = Some(wait_for_turn(&gateway, admitted, woken, model).await?);
         Ok(())
     }

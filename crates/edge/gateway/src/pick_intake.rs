@@ -30,6 +30,7 @@ use crate::permit::{self, Permit};
 use crate::pick::Pick;
 use crate::request_log::RequestLog;
 use crate::server::{is_client_path, report_refusal};
+use crate::stored_objects;
 use crate::upstream::Upstream;
 use crate::upstream_body::BufferedBody;
 use crate::{Config, Drain, headers, intake, routing};
@@ -212,13 +213,18 @@ impl PickIntake {
             // The end of the prefill is not seen either, as with a response that does not stream.
             request.delivery = Delivery::Whole;
         }
+        let path = self.head.path.split('?').next().unwrap_or_default();
+        let (method, gateway) = (&self.head.method, &self.gateway);
+        stored_objects::settle(&mut request, gateway, method, path, tenant.as_deref()).await?;
         let request = Arc::new(request);
         let mut avoid = self.excluded_workers()?;
+        avoid.extend(routing::all_but_stored(gateway, &request));
         let (gateway, headers) = (&self.gateway, &self.head.headers);
         let admission = &self.config.admission;
         let mut permit =
             permit::admit(gateway, admission, headers, tenant.as_deref(), &request, &avoid).await?;
-        let (decision, upstream) = self.route(&request, &mut permit, &mut avoid).await?;
+        let routed = self.route(&request, &mut permit, &mut avoid).await;
+        let (decision, upstream) = routed.map_err(|refusal| request.stored.explain(refusal))?;
         permit.iter_mut().for_each(Permit::mark_routed);
         gateway.prefixes.observe(&body, &request, self.api, self.received);
         let request_id = headers.get(headers::REQUEST_ID);

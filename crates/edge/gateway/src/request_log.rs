@@ -1,43 +1,81 @@
-//! What a request leaves in the logs: a line in the access log when everything about it is over, and a line for
-//! operators when the gateway refuses it or a worker fails it.
+//! What a request leaves behind: a line in the access log and the spans of its trace when everything about it is over,
+//! and a line for operators when the gateway refuses it or a worker fails it.
 //!
 //! All parts of a request share its line: the handler, the attempts and the response body. The line is written when the
-//! last of them is dropped, wherever the request stands then. Without an access log there is nothing to share.
+//! last of them is dropped, wherever the request stands then; the spans are built from the same line and leave with it.
+//! Without an access log, and for a request that is not sampled, there is nothing to share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use http::{HeaderValue, Request};
 use parking_lot::Mutex;
+use warmroute_otel::SpanStatus;
 use warmroute_record::{AccessEntry, AccessLog};
 use warmroute_types::Micros;
 
 use crate::gateway::Gateway;
+use crate::gateway_error::GatewayError;
+use crate::request_spans::{ChildSpan, RequestSpans};
 
-/// A request's line in the access log; empty if there is none.
+/// A request's line in the access log and its spans; empty if there are neither.
 #[derive(Clone, Default)]
 pub(crate) struct RequestLog(Option<Arc<OpenLine>>);
 
 struct OpenLine {
-    log: Arc<AccessLog>,
+    log: Option<Arc<AccessLog>>,
     gateway: Arc<Gateway>,
     received: Micros,
     entry: Mutex<Option<AccessEntry>>,
+    spans: Option<RequestSpans>,
 }
 
 impl RequestLog {
-    /// Opens the line of a request. Health checks of load balancers have none.
-    pub(crate) fn open<B>(gateway: &Arc<Gateway>, request: &Request<B>, id: &HeaderValue) -> RequestLog {
-        let Some(log) = gateway.access_log.as_ref().filter(|_| request.uri().path() != "/health") else {
+    /// Opens the line of a request, and begins its spans. Health checks of load balancers have none.
+    pub(crate) fn open<B>(gateway: &Arc<Gateway>, request: &mut Request<B>, id: &HeaderValue) -> RequestLog {
+        if gateway.access_log.is_none() && gateway.tracer.is_none() || request.uri().path() == "/health" {
             return RequestLog(None);
-        };
+        }
+        let received = gateway.now();
+        let (log, spans) = (gateway.access_log.clone(), RequestSpans::begin(gateway, request, received));
+        if log.is_none() && spans.is_none() {
+            return RequestLog(None);
+        }
         let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-        RequestLog(Some(Arc::new(OpenLine {
-            log: Arc::clone(log),
-            gateway: Arc::clone(gateway),
-            received: gateway.now(),
-            entry: Mutex::new(Some(AccessEntry::new(text_of(id).to_owned(), method, path))),
-        })))
+        let mut entry = AccessEntry::new(text_of(id).to_owned(), method, path);
+        entry.trace_id = spans.as_ref().map(|spans| spans.context().trace_id.to_string());
+        let (gateway, entry) = (Arc::clone(gateway), Mutex::new(Some(entry)));
+        RequestLog(Some(Arc::new(OpenLine { log, gateway, received, entry, spans })))
+    }
+
+    /// The request's spans and the time, if it is sampled.
+    pub(crate) fn spans(&self) -> Option<(&RequestSpans, Micros)> {
+        let line = self.0.as_ref()?;
+        Some((line.spans.as_ref()?, line.gateway.now()))
+    }
+
+    /// Begins to wait for admission.
+    pub(crate) fn begin_queue(&self) -> QueueSpan<'_> {
+        QueueSpan { log: self, start: self.spans().map(|(_, now)| now), refusal: None }
+    }
+
+    /// Workers that got the request.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.read(|entry| entry.attempts).unwrap_or(0)
+    }
+
+    /// The request's method.
+    pub(crate) fn method(&self) -> String {
+        self.read(|entry| entry.method.clone()).unwrap_or_default()
+    }
+
+    /// The request's path.
+    pub(crate) fn path(&self) -> String {
+        self.read(|entry| entry.path.clone()).unwrap_or_default()
+    }
+
+    fn read<T>(&self, field: impl FnOnce(&AccessEntry) -> T) -> Option<T> {
+        self.0.as_ref().and_then(|line| line.entry.lock().as_ref().map(field))
     }
 
     /// Adds to the line, if there is one.
@@ -51,10 +89,48 @@ impl RequestLog {
 
 impl Drop for OpenLine {
     fn drop(&mut self) {
-        let duration = self.gateway.now().since(self.received);
-        if let Some(entry) = self.entry.get_mut().take() {
-            self.log.log(AccessEntry { duration, ..entry });
+        let now = self.gateway.now();
+        let Some(entry) = self.entry.get_mut().take() else { return };
+        if let Some(spans) = &mut self.spans {
+            spans.finish(&entry, now);
         }
+        if let Some(log) = &self.log {
+            log.log(AccessEntry { duration: now.since(self.received), ..entry });
+        }
+    }
+}
+
+/// The wait for admission, also if the client leaves meanwhile. It has a span if the request is sampled.
+pub(crate) struct QueueSpan<'a> {
+    log: &'a RequestLog,
+    start: Option<Micros>,
+    refusal: Option<&'static str>,
+}
+
+impl QueueSpan<'_> {
+    /// Ends the wait. Where nothing is limited, and nothing was waited for, there is no span.
+    pub(crate) fn end<T>(
+        mut self,
+        admitted: Result<Option<T>, GatewayError>,
+    ) -> Result<Option<T>, GatewayError> {
+        match &admitted {
+            Ok(Some(_)) => {}
+            Ok(None) => self.start = None,
+            Err(refusal) => self.refusal = Some(refusal.code()),
+        }
+        admitted
+    }
+}
+
+impl Drop for QueueSpan<'_> {
+    fn drop(&mut self) {
+        let (Some(start), Some((spans, now))) = (self.start, self.log.spans()) else { return };
+        let mut span = ChildSpan::new("queue", start, now);
+        if let Some(refusal) = self.refusal {
+            span.status = SpanStatus::Error(refusal);
+            span.attributes.add("error.type", refusal);
+        }
+        spans.add(span);
     }
 }
 
@@ -102,6 +178,30 @@ pub(crate) struct LogThrottles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::mem::size_of;
+
+    use warmroute_policy::Standard;
+    use warmroute_router::Router;
+
+    use crate::Config;
+    use crate::attempt_span::AttemptSpan;
+    use crate::gateway::Records;
+
+    #[test]
+    fn without_log_and_collector_a_request_carries_two_empty_pointers() {
+        let router = Router::new("random".parse::<Standard>().unwrap(), warmroute_router::Config::default());
+        let gateway = Gateway::new(Arc::new(router), Config::default(), Records::default()).unwrap();
+        let mut request = Request::new(());
+        request.headers_mut().insert("traceparent", HeaderValue::from_static("anything"));
+        let log = RequestLog::open(&gateway, &mut request, &HeaderValue::from_static("id"));
+        assert!(log.0.is_none() && log.spans().is_none() && log.begin_queue().start.is_none());
+        assert_eq!(request.headers()["traceparent"], "anything", "it passes as any other header");
+        // Neither is allocated, so neither costs more than a comparison.
+        assert_eq!(
+            (size_of::<RequestLog>(), size_of::<AttemptSpan>()),
+            (size_of::<usize>(), size_of::<usize>())
+        );
+    }
 
     #[test]
     fn lines_are_bounded_and_those_left_out_are_counted() {

@@ -6,6 +6,7 @@ use warmroute_types::Usage;
 use crate::attempt::Attempt;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::first_token::FirstToken;
+use crate::id_watch::IdWatch;
 use crate::permit::Permit;
 use crate::status_class::StatusClass;
 use crate::usage::UsageWatch;
@@ -33,6 +34,8 @@ pub(crate) struct ResponseWatch {
     /// everything has been computed.
     first_token: Option<FirstToken>,
     usage: UsageWatch,
+    /// Looks for the identifier of what the worker stores; `None` once seen, or if it stores nothing.
+    stored_id: Option<IdWatch>,
     /// Present while requests are limited.
     pub(crate) permit: Option<Permit>,
 }
@@ -46,7 +49,9 @@ impl ResponseWatch {
     ) -> ResponseWatch {
         let is_stream = framing == Framing::Events && outcome == AttemptOutcome::Ok;
         let first_token = is_stream.then(FirstToken::default);
-        ResponseWatch { attempt, first_token, usage: UsageWatch::default(), permit }
+        let is_stored = outcome == AttemptOutcome::Ok && attempt.stores_response();
+        let stored_id = is_stored.then(IdWatch::default);
+        ResponseWatch { attempt, first_token, usage: UsageWatch::default(), stored_id, permit }
     }
 
     /// Reads a chunk.
@@ -54,6 +59,10 @@ impl ResponseWatch {
         if self.first_token.as_mut().is_some_and(|first_token| first_token.is_in(chunk)) {
             self.first_token = None;
             self.attempt.mark_first_token();
+        }
+        if let Some(id) = self.stored_id.as_mut().and_then(|watch| watch.walk(chunk)) {
+            self.stored_id = None;
+            self.attempt.note_stored(&id);
         }
         self.usage.observe(chunk);
         if let Some(permit) = &mut self.permit {

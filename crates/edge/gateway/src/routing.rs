@@ -26,7 +26,10 @@ pub(crate) fn route(
     let texts = request.texts();
     let request = request.routing_request(&texts, avoid);
     let (now, random) = (gateway.now(), random());
-    let decision = SCRATCH.with_borrow_mut(|scratch| gateway.router.route(&request, scratch, now, random));
+    let decision = SCRATCH.with_borrow_mut(|scratch| {
+        scratch.kept = gateway.console.wanted_candidates();
+        gateway.router.route(&request, scratch, now, random)
+    });
     let decision = decision.map_err(|why| GatewayError::no_route(&why, request.model))?;
     gateway.notify_peers();
     gateway.metrics.count_decision(decision.policy, decision.reason);
@@ -37,6 +40,13 @@ pub(crate) fn route(
         longest_match_tokens = decision.longest_match, "routed",
     );
     Ok(decision)
+}
+
+/// All workers except the one that stores what the request continues. None, if any worker will do.
+pub(crate) fn all_but_stored(gateway: &Gateway, request: &ParsedRequest) -> Vec<WorkerId> {
+    let Some(stored_at) = request.stored.worker else { return Vec::new() };
+    let workers = gateway.router.inspect().workers();
+    workers.iter().map(|view| view.worker.id).filter(|id| *id != stored_at).collect()
 }
 
 /// All workers except the one with this label, which a client requests.

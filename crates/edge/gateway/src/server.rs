@@ -25,6 +25,7 @@ use crate::percent::percent_decoded;
 use crate::request_log::{RequestLog, text_of};
 use crate::response_body::ResponseBody;
 use crate::silent_connections::SilentConnection;
+use crate::stored_objects::is_stored_path;
 use crate::write_stall::{ResponseDeadline, WriteStall};
 use crate::{headers, intake, models};
 
@@ -51,6 +52,7 @@ pub async fn serve(
     acceptor: Acceptor,
     drain: Drain,
 ) -> Drained {
+    gateway.set_client_scheme(acceptor.scheme());
     let settings = Arc::clone(&gateway);
     let timeouts = move || {
         let timeouts = settings.config().timeouts;
@@ -174,12 +176,12 @@ async fn serve_connection<S, F, B>(
     }
 }
 
-async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<ResponseBody> {
+async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Response<ResponseBody> {
     let request_id = headers::request_id(request.headers());
     let path = request.uri().path();
     let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
     let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
-    let log = RequestLog::open(gateway, &request, &request_id);
+    let log = RequestLog::open(gateway, &mut request, &request_id);
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
     let responding = Box::pin(async {
         match screen(gateway, api, request, &log).await? {
@@ -363,7 +365,8 @@ pub(crate) fn is_client_path(path: &str) -> bool {
     let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);
     let plain = plain.trim_end_matches('/');
     // An encoded spelling of a known path would reach a worker unparsed, bypassing routing and limits.
-    let is_disguised = is_handled_here(plain) && !is_handled_here(path);
+    let is_disguised =
+        (is_handled_here(plain) && !is_handled_here(path)) || (is_stored_path(plain) && plain != path);
     is_offered && !has_dots && !is_odd && !is_disguised && !ENGINE_CONTROL_PATHS.contains(&plain)
 }
 
@@ -418,6 +421,8 @@ mod tests {
             "/v1/chat/completions",
             "/v1/models/a%2Fb",
             "/v1/messages/count%5Ftokens",
+            "/v1/responses/resp_1/input_items",
+            "/v1/conversations",
         ] {
             assert!(is_client_path(path), "{path}");
         }
@@ -449,6 +454,11 @@ mod tests {
             "/v1/%72esponses",
             "/v1/message%73/",
             "/v1/model%73",
+            "/v1/%72esponses/resp_1",
+            "/v1/responses/%72esp_1",
+            "/v1/responses/resp_1%2Fcancel",
+            "/v1/responses/resp_1/",
+            "/v1/conversation%73/conv_1",
             "/v1/model%73/a",
             "/v1/..;/sleep",
             "/v1/..%3b/sleep",

@@ -209,6 +209,9 @@ impl<C: ConfigReader> Control<C> {
         if touches("routing.") || touches("cache.") {
             self.gateway.router().set_policies(plan.policy, plan.shadows);
         }
+        if touches("models") || touches("cache.") {
+            self.gateway.router().set_model_rules(plan.model_rules);
+        }
         if touches("discovery.") || touches("workers") {
             self.sources.send(plan.sources).context("worker discovery has stopped")?;
         }

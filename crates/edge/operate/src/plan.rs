@@ -29,6 +29,8 @@ pub struct Plan<O> {
     pub policy: Standard,
     /// Policies that are evaluated without acting.
     pub shadows: Vec<Standard>,
+    /// Settings of single models.
+    pub model_rules: warmroute_router::ModelRuleTable<Standard>,
     /// Settings of the routing core.
     pub router: warmroute_router::Config,
     /// Settings of the gateway.
@@ -45,6 +47,8 @@ pub struct Plan<O> {
     pub record: Option<warmroute_record::Config>,
     /// The access log; `None`: none is written.
     pub access_log: Option<warmroute_record::AccessLogConfig>,
+    /// The collector of OpenTelemetry traces; `None`: none are sent.
+    pub collector: Option<warmroute_otel::CollectorConfig>,
     /// Sharing with peer routers; `None`: a single router.
     pub sharing: Option<SharePlan>,
     /// The endpoint picker; `None`: there is none.

@@ -21,6 +21,7 @@ use warmroute_follow::{
     exchange_with_peers, follow_sources,
 };
 use warmroute_gateway::{Admin, Configuration, Drain, DrainMode, Drained, Gateway, Reach, Records, serve};
+use warmroute_otel::Tracer;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Change, Router};
@@ -48,6 +49,9 @@ const READY_CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long aborted requests have to send their error after the drain timeout.
 pub(crate) const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long the collector may take for the last traces.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long clients wait at startup for the first ready worker. Not used for a handover.
 const FIRST_WORKER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -104,9 +108,11 @@ impl<C: ConfigReader> Service<C> {
         plan.gateway.connections_max = connections_within_limit(plan.gateway.connections_max);
         let saved = read_saved_state(&mut plan);
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
+        router.set_model_rules(plan.model_rules);
         let records = Records {
             trace: plan.record.map(Recorder::start).transpose().context("record")?,
             access_log: plan.access_log.map(AccessLog::start).transpose().context("access-log")?,
+            tracer: plan.collector.map(Tracer::start).transpose().context("otlp-endpoint")?,
         };
         let gateway = Gateway::new(Arc::clone(&router), plan.gateway.clone(), records)?;
         gateway.set_keys(plan.keys);
@@ -258,6 +264,7 @@ impl<C: ConfigReader> Service<C> {
         if let Some(leave) = self.leave {
             leave.leave().await;
         }
+        self.gateway.flush_traces(FLUSH_TIMEOUT).await;
         drained
     }
 }

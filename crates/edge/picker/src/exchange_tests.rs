@@ -1,9 +1,9 @@
 //! The protocol against a scripted proxy, over real sockets.
 
-use crate::protobuf::Writer;
 use crate::request::tests::metadata;
 use crate::test_client::{Call, Fixture, Reply};
 use crate::{Config, ConformanceHeaders, Feedback};
+use warmroute_protobuf::MessageWriter;
 
 const NONE: u64 = 0;
 const STREAMED: u64 = 1;
@@ -193,7 +193,7 @@ async fn an_upload_that_waits_for_its_turn_loses_nothing() {
     assert_eq!(read_back(&mut upload, REQUEST_BODY, 4_000).await, (expected, true));
 }
 
-fn subset(value: impl FnOnce(&mut Writer)) -> Vec<u8> {
+fn subset(value: impl FnOnce(&mut MessageWriter)) -> Vec<u8> {
     metadata("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset", value)
 }
 

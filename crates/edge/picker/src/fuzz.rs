@@ -4,8 +4,8 @@ use bytes::Bytes;
 use warmroute_fuzz::cuttings;
 
 use crate::grpc::MessageDecoder;
-use crate::protobuf::{Fields, Value, Writer};
 use crate::request::{Event, ProcessingRequest};
+use warmroute_protobuf::{FieldValue, MessageFields, MessageWriter};
 
 const BYTES_MAX: usize = 4_096;
 
@@ -35,7 +35,7 @@ fn read(pieces: &[&[u8]]) -> (Vec<Bytes>, Option<String>) {
 }
 
 fn message_keeps_its_bounds(message: &Bytes) {
-    let fields: Result<Vec<_>, _> = Fields::of(message).collect();
+    let fields: Result<Vec<_>, _> = MessageFields::of(message).collect();
     let decoded = ProcessingRequest::decode(message);
     let Ok(fields) = fields else {
         assert!(decoded.is_err(), "a message with a bad field is refused as a whole");
@@ -65,12 +65,12 @@ fn message_keeps_its_bounds(message: &Bytes) {
 }
 
 /// The same fields, as we write them. Fixed numbers become ordinary ones.
-fn rewritten(fields: &[(u64, Value<'_>)]) -> Vec<u8> {
-    let mut writer = Writer::default();
+fn rewritten(fields: &[(u64, FieldValue<'_>)]) -> Vec<u8> {
+    let mut writer = MessageWriter::default();
     for (field, value) in fields {
         match value {
-            Value::Bytes(bytes) => writer.bytes(*field, bytes),
-            Value::Number(number) => writer.number(*field, *number),
+            FieldValue::Bytes(bytes) => writer.bytes(*field, bytes),
+            FieldValue::Number(number) => writer.number(*field, *number),
         }
     }
     writer.finish()

@@ -46,7 +46,7 @@ pub(crate) enum StreamError {
     #[error("the stream ends within a message")]
     Truncated,
     #[error(transparent)]
-    Message(#[from] crate::protobuf::BadMessage),
+    Message(#[from] warmroute_protobuf::BadMessage),
 }
 
 impl StreamError {

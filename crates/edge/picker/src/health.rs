@@ -5,7 +5,7 @@
 
 use crate::grpc::{Messages, Replies, Status, StreamError};
 use crate::picker::Picker;
-use crate::protobuf::{Fields, Writer};
+use warmroute_protobuf::{MessageFields, MessageWriter};
 
 /// The service that is alive while the process answers.
 const LIVENESS: &str = "liveness";
@@ -26,7 +26,7 @@ pub(crate) async fn check(picker: &Picker, mut messages: Messages, mut replies: 
     };
     match checked {
         Ok(Some(status)) => {
-            let mut reply = Writer::default();
+            let mut reply = MessageWriter::default();
             reply.number(1, status);
             if replies.send(&reply.finish(), &bytes::Bytes::new()).await.is_ok() {
                 replies.finish(Status::Ok, "");
@@ -40,7 +40,7 @@ pub(crate) async fn check(picker: &Picker, mut messages: Messages, mut replies: 
 /// The status of the service that a request names; `None` if it is unknown.
 fn status_of(request: &[u8], is_draining: bool) -> Result<Option<u64>, StreamError> {
     let mut service = &b""[..];
-    for field in Fields::of(request) {
+    for field in MessageFields::of(request) {
         if let (1, name) = field? {
             service = name.bytes();
         }
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_draining_picker_is_alive_and_not_ready() {
         let status = |service: &str, is_draining| {
-            let mut request = Writer::default();
+            let mut request = MessageWriter::default();
             request.bytes(1, service.as_bytes());
             status_of(&request.finish(), is_draining).unwrap()
         };

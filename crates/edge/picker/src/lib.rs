@@ -11,7 +11,7 @@
 //! and forwards the request, so the picker never sees a worker's socket. By default it leaves the stream once it has
 //! chosen: a picker that restarts then cuts no response. See `docs/picker.md`.
 //!
-//! gRPC is h2 with a frame of five bytes, and Protocol Buffers are written by hand (`protobuf`, `request`, `reply`): about
+//! gRPC is h2 with a frame of five bytes, and Protocol Buffers are written by hand (`warmroute-protobuf`, `request`, `reply`): about
 //! twenty small messages, of which most fields are skipped.
 
 mod config;
@@ -25,7 +25,6 @@ mod health;
 mod observation;
 mod parked;
 mod picker;
-mod protobuf;
 mod reply;
 mod request;
 mod server;

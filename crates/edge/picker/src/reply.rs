@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Response;
 use warmroute_gateway::HeaderChanges;
 
-use crate::protobuf::Writer;
+use warmroute_protobuf::MessageWriter;
 
 /// The header and metadata key that names the chosen endpoint.
 pub(crate) const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -44,14 +44,14 @@ pub(crate) struct Route<'a> {
 
 /// Goes on without a change.
 pub(crate) fn proceed(phase: Phase) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     writer.message(phase as u64, |_| {});
     writer.finish()
 }
 
 /// Lets the headers of a response pass. `served` names the endpoint that answered, for conformance tests.
 pub(crate) fn response_headers(served: Option<&str>) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     writer.message(Phase::ResponseHeaders as u64, |reply| {
         served.into_iter().for_each(|served| {
             reply.message(1, |common| {
@@ -64,7 +64,7 @@ pub(crate) fn response_headers(served: Option<&str>) -> Vec<u8> {
 
 /// The choice, in reply to headers or to a body. `body` replaces the body that the filter keeps.
 pub(crate) fn routed(phase: Phase, route: &Route<'_>, body: Option<&[u8]>) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     writer.message(phase as u64, |reply| {
         // Trailers cannot change headers; the metadata below names the endpoint.
         if phase == Phase::RequestTrailers {
@@ -89,14 +89,14 @@ pub(crate) fn routed(phase: Phase, route: &Route<'_>, body: Option<&[u8]>) -> Ve
     writer.finish()
 }
 
-fn header_mutation(mutation: &mut Writer, route: &Route<'_>) {
+fn header_mutation(mutation: &mut MessageWriter, route: &Route<'_>) {
     set_header(mutation, DESTINATION, route.destination.as_bytes());
     route.headers.set.iter().for_each(|(name, value)| set_header(mutation, name.as_str(), value.as_bytes()));
     route.headers.remove.iter().for_each(|name| mutation.bytes(2, name.as_str().as_bytes()));
 }
 
 /// Sets a header in place of all its values. Envoy reads `raw_value` only.
-fn set_header(mutation: &mut Writer, name: &str, value: &[u8]) {
+fn set_header(mutation: &mut MessageWriter, name: &str, value: &[u8]) {
     mutation.message(1, |option| {
         option.message(1, |header| {
             header.bytes(1, name.as_bytes());
@@ -108,7 +108,7 @@ fn set_header(mutation: &mut Writer, name: &str, value: &[u8]) {
 }
 
 /// One entry of a struct.
-fn struct_field(fields: &mut Writer, key: &str, value: impl FnOnce(&mut Writer)) {
+fn struct_field(fields: &mut MessageWriter, key: &str, value: impl FnOnce(&mut MessageWriter)) {
     fields.message(1, |entry| {
         entry.bytes(1, key.as_bytes());
         entry.message(2, value);
@@ -117,13 +117,13 @@ fn struct_field(fields: &mut Writer, key: &str, value: impl FnOnce(&mut Writer))
 
 /// The beginning of a reply that sends a part of a body back. The `length` bytes of the part follow it, uncopied.
 pub(crate) fn body_part(phase: Phase, length: usize, is_end: bool) -> Vec<u8> {
-    let mut part = Writer::default();
+    let mut part = MessageWriter::default();
     part.flag(2, is_end);
     part.bytes_follow(1, length);
     // Lengths count the bytes that follow, so each level is written from the inside out.
     let mut message = part.finish();
     for field in [3, 3, 1, phase as u64] {
-        let mut outer = Writer::default();
+        let mut outer = MessageWriter::default();
         outer.bytes_follow(field, message.len() + length);
         let mut outer = outer.finish();
         outer.extend_from_slice(&message);
@@ -134,7 +134,7 @@ pub(crate) fn body_part(phase: Phase, length: usize, is_end: bool) -> Vec<u8> {
 
 /// Answers the client in place of a worker.
 pub(crate) fn immediate(response: &Response<Bytes>, details: &str) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     writer.message(IMMEDIATE, |reply| {
         reply.message(1, |status| status.number(1, response.status().as_u16().into()));
         reply.message(2, |mutation| {
@@ -151,12 +151,12 @@ pub(crate) fn immediate(response: &Response<Bytes>, details: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protobuf::Fields;
+    use warmroute_protobuf::MessageFields;
 
     /// The nested message at this path of field numbers.
     fn at<'a>(message: &'a [u8], path: &[u64]) -> Option<&'a [u8]> {
         let Some((field, rest)) = path.split_first() else { return Some(message) };
-        let found = Fields::of(message).map(Result::unwrap).find(|(number, _)| number == field);
+        let found = MessageFields::of(message).map(Result::unwrap).find(|(number, _)| number == field);
         at(found?.1.bytes(), rest)
     }
 
@@ -181,7 +181,7 @@ mod tests {
                 message.extend(std::iter::repeat_n(b'x', length));
                 let part = at(&message, &[3, 1, 3, 3]).unwrap();
                 assert_eq!(at(part, &[1]).unwrap(), vec![b'x'; length]);
-                let end = Fields::of(part).flatten().find(|(number, _)| *number == 2);
+                let end = MessageFields::of(part).flatten().find(|(number, _)| *number == 2);
                 assert_eq!(end.is_some_and(|(_, value)| value.is_true()), is_end);
             }
         }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use crate::protobuf::{BadMessage, Fields, Value};
+use warmroute_protobuf::{BadMessage, FieldValue, MessageFields};
 
 /// One message about a request or its response.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -91,15 +91,15 @@ impl ProcessingRequest {
     /// Reads a message. Unknown fields are skipped; of a repeated field, the last one counts.
     pub(crate) fn decode(message: &Bytes) -> Result<ProcessingRequest, BadMessage> {
         let mut request = ProcessingRequest::default();
-        for field in Fields::of(message) {
+        for field in MessageFields::of(message) {
             let (number, inner) = match field? {
-                (10, Value::Number(is_observing)) => {
+                (10, FieldValue::Number(is_observing)) => {
                     request.is_observing = is_observing != 0;
                     continue;
                 }
-                (number, Value::Bytes(inner)) => (number, inner),
+                (number, FieldValue::Bytes(inner)) => (number, inner),
                 // A field of another type than ours is unknown too.
-                (_, Value::Number(_)) => continue,
+                (_, FieldValue::Number(_)) => continue,
             };
             match number {
                 2 => request.event = Some(Event::RequestHeaders(Head::decode(inner)?)),
@@ -121,7 +121,7 @@ impl ProtocolConfig {
     fn decode(message: &[u8]) -> Result<ProtocolConfig, BadMessage> {
         // The default of an enum is not sent: a missing mode is `NONE`.
         let mut config = ProtocolConfig { request_body: BodyMode::None, response_body: BodyMode::None };
-        for field in Fields::of(message) {
+        for field in MessageFields::of(message) {
             match field? {
                 (1, mode) => config.request_body = BodyMode::of(mode.number()),
                 (2, mode) => config.response_body = BodyMode::of(mode.number()),
@@ -135,7 +135,7 @@ impl ProtocolConfig {
 impl BodyPart {
     fn decode(message: &Bytes, inner: &[u8]) -> Result<BodyPart, BadMessage> {
         let mut part = BodyPart::default();
-        for field in Fields::of(inner) {
+        for field in MessageFields::of(inner) {
             match field? {
                 (1, body) => part.bytes = message.slice_ref(body.bytes()),
                 (2, is_end) => part.is_end = is_end.is_true(),
@@ -149,10 +149,10 @@ impl BodyPart {
 impl Head {
     fn decode(message: &[u8]) -> Result<Head, BadMessage> {
         let mut head = Head::default();
-        for field in Fields::of(message) {
+        for field in MessageFields::of(message) {
             match field? {
                 (1, map) => {
-                    for header in Fields::of(map.bytes()) {
+                    for header in MessageFields::of(map.bytes()) {
                         if let (1, header) = header? {
                             head.add(header)?;
                         }
@@ -166,9 +166,9 @@ impl Head {
     }
 
     /// Adds a header. Names and values that HTTP does not allow are dropped.
-    fn add(&mut self, header: Value<'_>) -> Result<(), BadMessage> {
+    fn add(&mut self, header: FieldValue<'_>) -> Result<(), BadMessage> {
         let (mut name, mut text, mut raw) = (&b""[..], &b""[..], &b""[..]);
-        for field in Fields::of(header.bytes()) {
+        for field in MessageFields::of(header.bytes()) {
             match field? {
                 (1, value) => name = value.bytes(),
                 (2, value) => text = value.bytes(),
@@ -199,7 +199,7 @@ impl Metadata {
         let fields = entry(&self.0, namespace)?;
         let value = entry(fields, key)?;
         let mut strings = Vec::new();
-        for (number, value) in Fields::of(value).flatten() {
+        for (number, value) in MessageFields::of(value).flatten() {
             match number {
                 3 => strings.extend(text(value).split(',').map(|part| part.trim().to_owned())),
                 6 => strings.extend(list(value)),
@@ -214,9 +214,9 @@ impl Metadata {
 /// The value of a key in a map, which is field 1 of its message. The last entry counts.
 fn entry<'a>(message: &'a [u8], key: &str) -> Option<&'a [u8]> {
     let mut found = None;
-    for (_, entry) in Fields::of(message).flatten().filter(|(number, _)| *number == 1) {
+    for (_, entry) in MessageFields::of(message).flatten().filter(|(number, _)| *number == 1) {
         let (mut name, mut value) = (&b""[..], &b""[..]);
-        for (number, part) in Fields::of(entry.bytes()).flatten() {
+        for (number, part) in MessageFields::of(entry.bytes()).flatten() {
             match number {
                 1 => name = part.bytes(),
                 2 => value = part.bytes(),
@@ -231,23 +231,23 @@ fn entry<'a>(message: &'a [u8], key: &str) -> Option<&'a [u8]> {
 }
 
 /// The strings of a list.
-fn list(value: Value<'_>) -> impl Iterator<Item = String> {
-    let values = Fields::of(value.bytes()).flatten().filter(|(number, _)| *number == 1);
-    let strings = values.flat_map(|(_, value)| Fields::of(value.bytes()).flatten());
+fn list(value: FieldValue<'_>) -> impl Iterator<Item = String> {
+    let values = MessageFields::of(value.bytes()).flatten().filter(|(number, _)| *number == 1);
+    let strings = values.flat_map(|(_, value)| MessageFields::of(value.bytes()).flatten());
     strings.filter(|(number, _)| *number == 3).map(|(_, value)| text(value))
 }
 
-fn text(value: Value<'_>) -> String {
+fn text(value: FieldValue<'_>) -> String {
     String::from_utf8_lossy(value.bytes()).trim().to_owned()
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::protobuf::Writer;
+    use warmroute_protobuf::MessageWriter;
 
     /// A header map in its field.
-    pub(crate) fn write_headers(writer: &mut Writer, headers: &[(&str, &str)]) {
+    pub(crate) fn write_headers(writer: &mut MessageWriter, headers: &[(&str, &str)]) {
         writer.message(1, |map| {
             for (name, value) in headers {
                 map.message(1, |header| {
@@ -260,7 +260,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_message_is_read_and_unknown_fields_are_skipped() {
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         writer.bytes(99, b"of a later version");
         writer.message(2, |head| {
             let headers = [(":method", "POST"), (":path", "/v1/completions?x"), ("a", "1"), ("a", "2")];
@@ -283,7 +283,7 @@ pub(crate) mod tests {
 
     #[test]
     fn bodies_share_the_messages_memory() {
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         writer.message(4, |body| {
             body.bytes(1, b"{\"model\"");
             body.flag(2, true);
@@ -296,8 +296,8 @@ pub(crate) mod tests {
     }
 
     /// Metadata with one key in one namespace.
-    pub(crate) fn metadata(namespace: &str, key: &str, value: impl FnOnce(&mut Writer)) -> Vec<u8> {
-        let mut writer = Writer::default();
+    pub(crate) fn metadata(namespace: &str, key: &str, value: impl FnOnce(&mut MessageWriter)) -> Vec<u8> {
+        let mut writer = MessageWriter::default();
         writer.message(1, |entry| {
             entry.bytes(1, namespace.as_bytes());
             entry.message(2, |fields| {
@@ -312,10 +312,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_subset_is_a_list_or_a_string_and_an_unreadable_one_allows_nothing() {
-        let strings =
-            |value: fn(&mut Writer)| Metadata(metadata("ns", "key", value).into()).strings("ns", "key");
+        let strings = |value: fn(&mut MessageWriter)| {
+            Metadata(metadata("ns", "key", value).into()).strings("ns", "key")
+        };
         let expected = Some(vec!["10.0.0.1:8000".to_owned(), "10.0.0.2:8000".to_owned()]);
-        let as_list = |value: &mut Writer| {
+        let as_list = |value: &mut MessageWriter| {
             value.message(6, |list| {
                 for address in ["10.0.0.1:8000", "10.0.0.2:8000"] {
                     list.message(1, |value| value.bytes(3, address.as_bytes()));

@@ -19,8 +19,8 @@ use warmroute_wire::Acceptor;
 
 use crate::Config;
 use crate::grpc::MessageDecoder;
-use crate::protobuf::{Fields, Value, Writer};
 use crate::request::tests::{metadata, write_headers};
+use warmroute_protobuf::{FieldValue, MessageFields, MessageWriter};
 
 /// A picker on a free port, with workers that do not exist.
 pub(crate) struct Fixture {
@@ -136,8 +136,8 @@ pub(crate) struct Call {
 
 impl Call {
     /// Sends a message.
-    pub(crate) fn send(&mut self, fill: impl FnOnce(&mut Writer)) {
-        let mut writer = Writer::default();
+    pub(crate) fn send(&mut self, fill: impl FnOnce(&mut MessageWriter)) {
+        let mut writer = MessageWriter::default();
         fill(&mut writer);
         self.send_raw(0, &writer.finish());
     }
@@ -271,11 +271,12 @@ impl Reply {
         let mut found = vec![self.0.to_vec()];
         for field in path {
             let inner = |message: &Vec<u8>| -> Vec<Vec<u8>> {
-                let fields = Fields::of(message).map(Result::unwrap).filter(|(number, _)| number == field);
+                let fields =
+                    MessageFields::of(message).map(Result::unwrap).filter(|(number, _)| number == field);
                 fields
                     .map(|(_, value)| match value {
-                        Value::Bytes(bytes) => bytes.to_vec(),
-                        Value::Number(number) => number.to_be_bytes().to_vec(),
+                        FieldValue::Bytes(bytes) => bytes.to_vec(),
+                        FieldValue::Number(number) => number.to_be_bytes().to_vec(),
                     })
                     .collect()
             };
@@ -290,7 +291,7 @@ impl Reply {
 
     /// What the reply is about: its first field.
     pub(crate) fn phase(&self) -> u64 {
-        Fields::of(&self.0).next().unwrap().unwrap().0
+        MessageFields::of(&self.0).next().unwrap().unwrap().0
     }
 
     /// The headers to set, in an answer to a request.

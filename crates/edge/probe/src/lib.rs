@@ -4,9 +4,12 @@
 //! that is not ready is probed twice a second, so that it is used again soon after it recovers. A ready worker is
 //! asked for its load every second, which also proves that it is alive, and for its models now and then.
 
+mod adapters;
 mod load;
 mod models;
+mod sglang;
 mod sleep;
+mod tensorrt;
 mod worker;
 
 use std::collections::HashMap;
@@ -20,7 +23,10 @@ use warmroute_router::Router;
 use warmroute_types::{Address, Micros, WorkerId};
 use warmroute_wire::Dialer;
 
+pub use adapters::{AdapterReport, read_adapters};
 pub use load::{lacks_rank, read_capacity, read_load};
+pub use sglang::{read_sglang_capacity, read_sglang_load};
+pub use tensorrt::{TensorRtReport, is_iteration_list, read_iterations};
 use worker::Probe;
 
 /// How often probes are started and stopped to match the fleet.

@@ -3,7 +3,7 @@
 //! Only a few of about a thousand lines matter, so a line's first bytes decide whether it is parsed. The metrics of
 //! vLLM, SGLang and llama.cpp are known.
 
-use warmroute_types::{CacheCapacity, LoadReport, Micros};
+use warmroute_types::{CacheCapacity, LoadReport, Micros, PrefixCache};
 
 /// The field that a metric fills.
 #[derive(Clone, Copy)]
@@ -13,10 +13,12 @@ enum LoadField {
     KvUse,
     PrefixQueries,
     PrefixHits,
+    /// Prompt tokens of a rank, computed or cached by the label `mode`.
+    RankTokens,
 }
 
 /// Known metrics, including names of older engine versions.
-const NAMES: [(&str, LoadField); 12] = [
+const NAMES: [(&str, LoadField); 15] = [
     ("vllm:num_requests_waiting", LoadField::Waiting),
     ("vllm:num_requests_running", LoadField::Running),
     ("vllm:kv_cache_usage_perc", LoadField::KvUse),
@@ -26,6 +28,9 @@ const NAMES: [(&str, LoadField); 12] = [
     ("sglang:num_queue_reqs", LoadField::Waiting),
     ("sglang:num_running_reqs", LoadField::Running),
     ("sglang:token_usage", LoadField::KvUse),
+    ("sglang:prompt_tokens_total", LoadField::PrefixQueries),
+    ("sglang:cached_tokens_total", LoadField::PrefixHits),
+    ("sglang:realtime_tokens_total", LoadField::RankTokens),
     ("llamacpp:requests_deferred", LoadField::Waiting),
     ("llamacpp:requests_processing", LoadField::Running),
     ("llamacpp:kv_cache_usage_ratio", LoadField::KvUse),
@@ -34,7 +39,7 @@ const NAMES: [(&str, LoadField); 12] = [
 /// The load of one rank, or the sum of all ranks; `None` if the page has no known metric.
 pub fn read_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<LoadReport> {
     let mut report = LoadReport { at, ..LoadReport::default() };
-    let mut known = false;
+    let (mut known, mut rank_tokens) = (false, None::<PrefixCache>);
     for line in page.split(|&byte| byte == b'\n') {
         // Nearly every line is a comment or another metric. The first byte rules most of them out.
         if !matches!(line.first(), Some(b'v' | b's' | b'l')) {
@@ -57,7 +62,20 @@ pub fn read_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<LoadRepor
                 let hits = &mut report.prefix_cache.get_or_insert_default().hits;
                 *hits = hits.saturating_add(value as u64);
             }
+            LoadField::RankTokens => {
+                let is_cached = labels.contains("mode=\"prefill_cache\"");
+                if is_cached || labels.contains("mode=\"prefill_compute\"") {
+                    let counters = rank_tokens.get_or_insert_default();
+                    counters.queries = counters.queries.saturating_add(value as u64);
+                    counters.hits = counters.hits.saturating_add(if is_cached { value as u64 } else { 0 });
+                }
+            }
         }
+    }
+    // SGLang counts prompts and cached tokens for the whole server when a request ends, and for each rank as they are
+    // computed. The two must not be mixed: a count that is smaller than before means that the engine was restarted.
+    if rank.is_some() {
+        report.prefix_cache = report.prefix_cache.or(rank_tokens);
     }
     known.then_some(report)
 }
@@ -73,8 +91,30 @@ pub fn lacks_rank(page: &[u8], rank: u16) -> bool {
     names_ranks && !has_rank
 }
 
-/// The cache size, from vLLM's `cache_config_info`; `None` if the page does not have it.
-pub fn read_capacity(page: &[u8]) -> Option<CacheCapacity> {
+/// The cache size, from vLLM's `cache_config_info` or SGLang's gauges; `None` if the page does not have it.
+pub fn read_capacity(page: &[u8], rank: Option<u16>) -> Option<CacheCapacity> {
+    read_vllm_capacity(page).or_else(|| read_sglang_capacity(page, rank))
+}
+
+/// From `sglang:max_total_num_tokens` and `sglang:page_size`: of one rank, or of all together.
+fn read_sglang_capacity(page: &[u8], rank: Option<u16>) -> Option<CacheCapacity> {
+    let (mut tokens, mut block_tokens) = (0_u64, 1);
+    for line in page.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"sglang:")) {
+        let Some((name, labels, value)) = split_line(line) else { continue };
+        let has_rank = labels.contains("dp_rank=\"");
+        if has_rank && rank.is_some_and(|rank| !is_of_rank(labels, rank)) {
+            continue;
+        }
+        match name {
+            "sglang:max_total_num_tokens" => tokens = tokens.checked_add(value as u64)?,
+            "sglang:page_size" => block_tokens = (value as u32).max(1),
+            _ => {}
+        }
+    }
+    (tokens > 0).then_some(CacheCapacity { tokens, block_tokens })
+}
+
+fn read_vllm_capacity(page: &[u8]) -> Option<CacheCapacity> {
     let line = page.split(|&byte| byte == b'\n').find(|line| line.starts_with(b"vllm:cache_config_info{"))?;
     let line = std::str::from_utf8(line).ok()?;
     let label = |name: &str| -> Option<u64> {
@@ -88,11 +128,17 @@ pub fn read_capacity(page: &[u8]) -> Option<CacheCapacity> {
 
 /// A known metric's field, labels and value.
 fn read_line(line: &[u8]) -> Option<(LoadField, &str, f64)> {
+    let (name, labels, value) = split_line(line)?;
+    let (_, field) = NAMES.iter().find(|(known, _)| *known == name)?;
+    Some((*field, labels, value))
+}
+
+/// A line's name, labels and value.
+fn split_line(line: &[u8]) -> Option<(&str, &str, f64)> {
     let line = std::str::from_utf8(line).ok()?;
     let end = line.find(['{', ' '])?;
-    let (_, field) = NAMES.iter().find(|(name, _)| *name == &line[..end])?;
     let (labels, value) = line[end..].rsplit_once(' ')?;
-    Some((*field, labels, value.parse().ok()?))
+    Some((&line[..end], labels, value.parse().ok()?))
 }
 
 /// vLLM labels each rank's metrics with `engine`, SGLang with `dp_rank`.
@@ -103,7 +149,6 @@ fn is_of_rank(labels: &str, rank: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warmroute_types::PrefixCache;
 
     const VLLM: &str = "\
 # HELP vllm:num_requests_running LoadField of requests in model execution batches.
@@ -146,10 +191,10 @@ vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 640.0
     fn the_cache_size_is_read() {
         let page =
             b"# HELP x\nvllm:cache_config_info{block_size=\"32\",engine=\"0\",num_gpu_blocks=\"64\"} 1.0\n";
-        assert_eq!(read_capacity(page).map(|capacity| capacity.tokens), Some(2_048));
+        assert_eq!(read_capacity(page, None).map(|capacity| capacity.tokens), Some(2_048));
         let other = b"vllm:cache_config_info{engine=\"0\",block_size=\"16\",hash_block_size=\"None\",num_gpu_blocks=\"10\"} 1.0";
-        assert_eq!(read_capacity(other), Some(CacheCapacity { tokens: 160, block_tokens: 16 }));
-        assert_eq!(read_capacity(b"vllm:cache_config_info{num_gpu_blocks=\"None\"} 1.0"), None);
+        assert_eq!(read_capacity(other, None), Some(CacheCapacity { tokens: 160, block_tokens: 16 }));
+        assert_eq!(read_capacity(b"vllm:cache_config_info{num_gpu_blocks=\"None\"} 1.0", None), None);
     }
 
     #[test]
@@ -161,7 +206,7 @@ vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 640.0
         assert_eq!(load.prefix_cache, Some(PrefixCache { queries: u64::MAX, hits: u64::MAX }));
         assert_eq!(load.waiting, u32::MAX);
         let blocks = format!("{{block_size=\"16\",num_gpu_blocks=\"{}\"}} 1.0", u64::MAX / 2);
-        assert_eq!(read_capacity(format!("vllm:cache_config_info{blocks}").as_bytes()), None);
+        assert_eq!(read_capacity(format!("vllm:cache_config_info{blocks}").as_bytes(), None), None);
     }
 
     #[test]
@@ -170,6 +215,45 @@ vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 640.0
             b"sglang:num_running_reqs{model_name=\"m\"} 4\nsglang:num_queue_reqs{model_name=\"m\"} 1\n";
         let load = read_load(page, None, Micros(1)).unwrap();
         assert_eq!((load.waiting, load.running), (1, 4));
+    }
+
+    /// Lines of a server with two ranks, in the order of its source (SGLang 0.5.20, `--enable-metrics`).
+    const SGLANG: &str = "\
+# HELP sglang:num_running_reqs The number of running requests.
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{dp_rank=\"0\",engine_type=\"unified\",model_name=\"m\",moe_ep_rank=\"0\",pp_rank=\"0\",tp_rank=\"0\"} 4.0
+sglang:num_running_reqs{dp_rank=\"1\",engine_type=\"unified\",model_name=\"m\",moe_ep_rank=\"0\",pp_rank=\"0\",tp_rank=\"1\"} 6.0
+sglang:num_queue_reqs{dp_rank=\"0\",engine_type=\"unified\",model_name=\"m\",tp_rank=\"0\"} 1.0
+sglang:num_queue_reqs{dp_rank=\"1\",engine_type=\"unified\",model_name=\"m\",tp_rank=\"1\"} 2.0
+sglang:token_usage{dp_rank=\"0\",engine_type=\"unified\",model_name=\"m\",tp_rank=\"0\"} 0.5
+sglang:realtime_tokens_total{dp_rank=\"0\",mode=\"prefill_compute\",model_name=\"m\",tp_rank=\"0\"} 300.0
+sglang:realtime_tokens_total{dp_rank=\"0\",mode=\"prefill_cache\",model_name=\"m\",tp_rank=\"0\"} 100.0
+sglang:realtime_tokens_total{dp_rank=\"0\",mode=\"decode\",model_name=\"m\",tp_rank=\"0\"} 9000.0
+sglang:realtime_tokens_total{dp_rank=\"1\",mode=\"prefill_compute\",model_name=\"m\",tp_rank=\"1\"} 50.0
+sglang:max_total_num_tokens{dp_rank=\"0\",engine_type=\"unified\",model_name=\"m\",tp_rank=\"0\"} 440000.0
+sglang:max_total_num_tokens{dp_rank=\"1\",engine_type=\"unified\",model_name=\"m\",tp_rank=\"1\"} 439936.0
+sglang:max_total_num_tokens_swa{dp_rank=\"0\",engine_type=\"unified\",model_name=\"m\",tp_rank=\"0\"} 7.0
+sglang:page_size{dp_rank=\"0\",engine_type=\"unified\",model_name=\"m\",tp_rank=\"0\"} 64.0
+sglang:page_size{dp_rank=\"1\",engine_type=\"unified\",model_name=\"m\",tp_rank=\"1\"} 64.0
+sglang:prompt_tokens_total{is_streaming=\"True\",model_name=\"m\"} 330.0
+sglang:prompt_tokens_total{is_streaming=\"False\",model_name=\"m\"} 120.0
+sglang:cached_tokens_total{cache_source=\"device\",model_name=\"m\"} 90.0
+sglang:cached_tokens_total{cache_source=\"host\",model_name=\"m\"} 10.0
+sglang:cache_hit_rate{dp_rank=\"0\",model_name=\"m\"} 0.25
+";
+
+    #[test]
+    fn sglangs_hits_and_cache_size_are_read_for_one_rank_and_for_all() {
+        let load = |rank| read_load(SGLANG.as_bytes(), rank, Micros(1)).unwrap();
+        let all = load(None);
+        assert_eq!((all.waiting, all.running, all.kv_use), (3, 10, 0.5));
+        assert_eq!(all.prefix_cache, Some(PrefixCache { queries: 450, hits: 100 }));
+        assert_eq!(load(Some(0)).prefix_cache, Some(PrefixCache { queries: 400, hits: 100 }));
+        assert_eq!(load(Some(1)).prefix_cache, Some(PrefixCache { queries: 50, hits: 0 }));
+        assert_eq!((load(Some(1)).waiting, load(Some(1)).running), (2, 6));
+        let capacity = |rank| read_capacity(SGLANG.as_bytes(), rank).unwrap();
+        assert_eq!(capacity(None), CacheCapacity { tokens: 879_936, block_tokens: 64 });
+        assert_eq!(capacity(Some(1)), CacheCapacity { tokens: 439_936, block_tokens: 64 });
     }
 
     #[test]

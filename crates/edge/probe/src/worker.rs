@@ -8,12 +8,15 @@ use tokio::time::{Instant, sleep};
 use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_policy::Policy;
 use warmroute_router::{Change, Router};
-use warmroute_types::{CacheCapacity, Micros, WorkerState};
+use warmroute_types::{CacheCapacity, LoadReport, Micros, WorkerState};
 use warmroute_wire::HttpClient;
 
+use crate::adapters::read_adapters;
 use crate::load::{lacks_rank, read_capacity, read_load};
 use crate::models::{names_of, read_models};
+use crate::sglang::{read_sglang_capacity, read_sglang_load};
 use crate::sleep::read_sleep;
+use crate::tensorrt::{is_iteration_list, read_iterations};
 use crate::{Config, ProblemListener};
 
 /// How often models are read again. They change rarely, when an adapter is loaded.
@@ -32,6 +35,29 @@ pub(crate) struct Probe<P, N> {
     /// Whether the engine answers `/is_sleeping`; `None`: not asked since it started.
     can_sleep: Option<bool>,
     capacity: Option<CacheCapacity>,
+    /// Where an engine without a page of metrics tells its load; `None`: not asked since it started.
+    load_path: Option<LoadPath>,
+}
+
+/// The page of an engine's load, if `/metrics` is none.
+#[derive(Clone, Copy, PartialEq)]
+enum LoadPath {
+    /// SGLang's, since 0.5.
+    Loads,
+    /// SGLang's before that.
+    GetLoad,
+    /// The engine has none.
+    None,
+}
+
+impl LoadPath {
+    const fn path(self) -> Option<&'static str> {
+        match self {
+            LoadPath::Loads => Some("/v1/loads?include=core"),
+            LoadPath::GetLoad => Some("/get_load"),
+            LoadPath::None => None,
+        }
+    }
 }
 
 impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
@@ -55,6 +81,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             problems,
             can_sleep: None,
             capacity: None,
+            load_path: None,
         }
     }
 
@@ -102,6 +129,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             // After a restart the engine may serve other models.
             self.last_models = None;
             self.can_sleep = None;
+            self.load_path = None;
             let why = response.map_or_else(|error| error.to_string(), |(status, _)| status.to_string());
             return self.report_failure(&format!("health check: {why}"));
         }
@@ -195,7 +223,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
     async fn check_load(&mut self) {
         let page = match self.client.get("/metrics").await {
             Ok((StatusCode::OK, page)) => page,
-            Ok(_) => return,
+            Ok(_) => return self.check_load_without_metrics().await,
             // The engine may only be slow to produce metrics. A health check at the next turn tells.
             Err(_) => return self.last_health = None,
         };
@@ -208,10 +236,56 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             return self.report(ProbeResult::Asleep);
         }
         self.report(ProbeResult::Answered);
-        if let Some(report) = read_load(&page, self.worker.address.rank, (self.now)()) {
+        let (rank, at) = (self.worker.address.rank, (self.now)());
+        if is_iteration_list(&page) {
+            let report = read_iterations(&page, rank, at);
+            return report.into_iter().for_each(|report| self.apply_load(Some(report.load), report.capacity));
+        }
+        self.apply_load(read_load(&page, rank, at), read_capacity(&page, rank));
+        if let Some(report) = read_adapters(&page) {
+            let (worker, slots) = (Arc::clone(&self.worker), report.slots);
+            self.apply(Change::Adapters { worker, names: report.names, slots });
+        }
+    }
+
+    /// Reads the load of an SGLang without `--enable-metrics`, and the size of its cache.
+    async fn check_load_without_metrics(&mut self) {
+        if self.load_path.is_none() {
+            self.load_path = Some(self.find_load_path().await);
+            self.check_capacity().await;
+        }
+        let Some(path) = self.load_path.and_then(LoadPath::path) else { return };
+        if let Ok((StatusCode::OK, page)) = self.client.get(path).await {
+            let report = read_sglang_load(&page, self.worker.address.rank, (self.now)());
+            self.apply_load(report, None);
+        }
+    }
+
+    async fn find_load_path(&mut self) -> LoadPath {
+        for path in [LoadPath::Loads, LoadPath::GetLoad] {
+            let page = self.client.get(path.path().unwrap_or_default()).await;
+            if matches!(page, Ok((StatusCode::OK, page)) if read_sglang_load(&page, None, Micros(1)).is_some())
+            {
+                return path;
+            }
+        }
+        LoadPath::None
+    }
+
+    async fn check_capacity(&mut self) {
+        for path in ["/server_info", "/get_server_info"] {
+            if let Ok((StatusCode::OK, page)) = self.client.get(path).await {
+                let capacity = read_sglang_capacity(&page, self.worker.address.rank);
+                return self.apply_load(None, capacity);
+            }
+        }
+    }
+
+    fn apply_load(&mut self, report: Option<LoadReport>, capacity: Option<CacheCapacity>) {
+        if let Some(report) = report {
             self.apply(Change::Load { worker: Arc::clone(&self.worker), report });
         }
-        if let Some(capacity) = read_capacity(&page).filter(|&read| self.capacity != Some(read)) {
+        if let Some(capacity) = capacity.filter(|&read| self.capacity != Some(read)) {
             self.capacity = Some(capacity);
             self.apply(Change::Capacity { worker: Arc::clone(&self.worker), capacity });
         }

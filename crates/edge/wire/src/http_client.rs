@@ -69,12 +69,14 @@ impl HttpClient {
 
     /// Gets `path`: status and body.
     pub async fn get(&mut self, path: &str) -> Result<(StatusCode, Bytes), HttpClientError> {
-        self.send_in_time(Method::GET, path, Bytes::new()).await
+        let response = self.exchange(Method::GET, path, HeaderMap::new(), Bytes::new()).await?;
+        Ok((response.status(), response.into_body()))
     }
 
     /// Posts a JSON body: status and body of the response.
     pub async fn post(&mut self, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), HttpClientError> {
-        self.send_in_time(Method::POST, path, body).await
+        let response = self.exchange(Method::POST, path, HeaderMap::new(), body).await?;
+        Ok((response.status(), response.into_body()))
     }
 
     /// Opens the connection for the next request.
@@ -122,15 +124,16 @@ impl HttpClient {
         Ok(response)
     }
 
-    /// Sends a request within the timeout. If the reused connection has died, it is replaced once.
-    async fn send_in_time(
+    /// Sends a request within the timeout, with further headers. If the reused connection has died, it is replaced once.
+    pub async fn exchange(
         &mut self,
         method: Method,
         path: &str,
+        headers: HeaderMap,
         body: Bytes,
-    ) -> Result<(StatusCode, Bytes), HttpClientError> {
+    ) -> Result<Response<Bytes>, HttpClientError> {
         let timeout = self.timeout;
-        let response = tokio::time::timeout(timeout, self.send(method, path, body)).await;
+        let response = tokio::time::timeout(timeout, self.send(method, path, headers, body)).await;
         let response = response.unwrap_or(Err(HttpClientError::Timeout(timeout)));
         if response.is_err() {
             self.open = None;
@@ -142,10 +145,12 @@ impl HttpClient {
         &mut self,
         method: Method,
         path: &str,
+        headers: HeaderMap,
         body: Bytes,
-    ) -> Result<(StatusCode, Bytes), HttpClientError> {
+    ) -> Result<Response<Bytes>, HttpClientError> {
         let target = self.target()?;
-        let request = self.request(&target, method, path, body)?;
+        let mut request = self.request(&target, method, path, body)?;
+        request.headers_mut().extend(headers);
         if let Some(mut sender) = self.open.take().filter(|sender| sender.is_ready())
             && let Ok(response) = send_on(&mut sender, request.clone()).await
         {
@@ -198,13 +203,12 @@ impl HttpClient {
 async fn send_on(
     sender: &mut SendRequest<Full<Bytes>>,
     request: Request<Full<Bytes>>,
-) -> Result<(StatusCode, Bytes), HttpClientError> {
+) -> Result<Response<Bytes>, HttpClientError> {
     let bytes_max = if request.method() == Method::POST { POST_BYTES_MAX } else { GET_BYTES_MAX };
     let response = sender.send_request(request).await?;
-    let status = response.status();
-    let body =
-        Limited::new(response.into_body(), bytes_max).collect().await.map_err(HttpClientError::Body)?;
-    Ok((status, body.to_bytes()))
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, bytes_max).collect().await.map_err(HttpClientError::Body)?;
+    Ok(Response::from_parts(head, body.to_bytes()))
 }
 
 #[cfg(test)]

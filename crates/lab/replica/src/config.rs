@@ -16,6 +16,10 @@ pub struct Config {
     pub model: String,
     /// Names of LoRA adapters that are served beside the base model. Each has its own cache namespace.
     pub adapters: Vec<String>,
+    /// Adapters that fit into memory at a time (`--max-loras`).
+    pub adapter_slots: usize,
+    /// Milliseconds of wall time until an adapter is loaded that is not in memory.
+    pub adapter_load_ms: u64,
     /// Data-parallel ranks: engines that share only the address.
     pub ranks: u16,
     /// Engine time per wall time; 1 is real time. What a client sees is true to about a millisecond of wall time, so at
@@ -138,6 +142,8 @@ impl Config {
             engine: warmroute_engine::Config::for_profile(profile),
             model: profile.to_string(),
             adapters: Vec::new(),
+            adapter_slots: 1,
+            adapter_load_ms: 0,
             ranks: 1,
             speed: 1.0,
             model_tokens_max: 131_072,

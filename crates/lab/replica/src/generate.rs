@@ -33,6 +33,9 @@ pub(crate) async fn generate(
 ) -> Result<Response<Body>, ApiError> {
     let rank = rank_for(server, headers)?;
     let plan = Plan::of(&server.config, &ask)?;
+    if plan.model != server.config.model {
+        server.adapters.wait_loaded(&plan.model).await;
+    }
     let reset_after = server.faults.claim_reset();
     if reset_after == Some(0) {
         line.cut();

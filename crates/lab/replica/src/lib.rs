@@ -11,6 +11,7 @@
 //!
 //! Every response is marked as simulated. Times in its metrics are engine time, that is wall time × speed.
 
+mod adapter_memory;
 mod answer;
 mod api;
 mod body;

@@ -7,6 +7,7 @@ use std::fmt::{Display, Write};
 
 use warmroute_engine::PrefixCaching;
 
+use crate::adapter_memory::AdapterMemory;
 use crate::config::Config;
 use crate::meter::{Board, Histogram, Meter};
 
@@ -20,6 +21,14 @@ pub(crate) fn render(config: &Config, boards: &[Board]) -> String {
     page.histograms();
     page.cache_config(config);
     page.text
+}
+
+/// The adapters in memory, as vLLM tells those of its running requests.
+pub(crate) fn adapters(memory: &AdapterMemory, now_s: u64) -> String {
+    let (names, slots) = memory.names();
+    let names = names.iter().map(|name| escape(name)).collect::<Vec<_>>().join(",");
+    let labels = format!("max_lora=\"{slots}\",running_lora_adapters=\"{names}\",waiting_lora_adapters=\"\"");
+    format!("# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{{{labels}}} {now_s}.0\n")
 }
 
 struct Page<'a> {

@@ -160,7 +160,10 @@ async fn order_fault(
 }
 
 fn metrics_page(server: &Server) -> Response<Body> {
-    let page = metrics::render(&server.config, &server.boards().collect::<Vec<_>>());
+    let mut page = metrics::render(&server.config, &server.boards().collect::<Vec<_>>());
+    if !server.config.adapters.is_empty() {
+        page.push_str(&metrics::adapters(&server.adapters, server.now_s()));
+    }
     with_type("text/plain; version=0.0.4; charset=utf-8", page.into_bytes())
 }
 

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::adapter_memory::AdapterMemory;
 use crate::config::Config;
 use crate::connection_control::{ConnectionControl, OpenConnections};
 use crate::error::Error;
@@ -21,6 +22,7 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) ranks: Vec<Arc<Rank>>,
     pub(crate) faults: Faults,
+    pub(crate) adapters: AdapterMemory,
     pub(crate) lines: OpenConnections,
     pub(crate) life: watch::Sender<Life>,
     pub(crate) started_s: u64,
@@ -53,8 +55,11 @@ impl Server {
             ranks.push(Arc::new(Rank::start(&config, faults.watch(), channel.map(Arc::new))?));
         }
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let load = Duration::from_millis(config.adapter_load_ms);
+        let adapters = AdapterMemory::new(config.adapter_slots, load);
         Ok(Server {
             config,
+            adapters,
             ranks,
             faults,
             lines: OpenConnections::default(),
@@ -110,6 +115,7 @@ impl Server {
             Fault::Die => self.end(Life::Died),
             Fault::Restart => {
                 self.lines.cut_all_but(asked_by);
+                self.adapters.clear();
                 for rank in &self.ranks {
                     rank.restart().await;
                 }

@@ -71,6 +71,32 @@ pub fn duration(ms: f64) -> String {
     }
 }
 
+/// The unit of a column of times, so that its figures can be compared at a glance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// Milliseconds.
+    Millis,
+    /// Seconds.
+    Secs,
+}
+
+impl TimeUnit {
+    /// The unit in which the smallest time of a column is not a fraction.
+    pub fn of(smallest_ms: f64) -> TimeUnit {
+        if smallest_ms < 1_000.0 { TimeUnit::Millis } else { TimeUnit::Secs }
+    }
+
+    /// Formats milliseconds: `1349 ms` or `1.35 s`.
+    pub fn words(self, ms: f64) -> String {
+        match self {
+            TimeUnit::Millis if ms < 10.0 => format!("{ms:.1} ms"),
+            TimeUnit::Millis => format!("{ms:.0} ms"),
+            TimeUnit::Secs if ms < 10_000.0 => format!("{:.2} s", ms / 1_000.0),
+            TimeUnit::Secs => format!("{:.1} s", ms / 1_000.0),
+        }
+    }
+}
+
 /// Formats round milliseconds beside an axis: `200 ms`, `5 s`, `1000 s`.
 pub fn round_duration(ms: f64) -> String {
     if ms < 1_000.0 { format!("{} ms", trimmed(ms, 1)) } else { format!("{} s", trimmed(ms / 1_000.0, 1)) }
@@ -123,6 +149,14 @@ mod tests {
             "0, 0.05, 2.5, 250, 32k, 1.2M"
         );
         assert_eq!([0.5, 200.0, 5_000.0, 1e6].map(round_duration).join(", "), "0.5 ms, 200 ms, 5 s, 1000 s");
+        assert_eq!(
+            [3.21, 42.4, 150_000.0].map(|ms| TimeUnit::of(3.21).words(ms)).join(", "),
+            "3.2 ms, 42 ms, 150000 ms"
+        );
+        assert_eq!(
+            [1_349.0, 150_000.0].map(|ms| TimeUnit::of(1_349.0).words(ms)).join(", "),
+            "1.35 s, 150.0 s"
+        );
         let sure = Estimate { mean: 100.0, within: Some(0.1) };
         let unsure = Estimate { mean: 100.0, within: Some(7.0) };
         assert_eq!(with_confidence(sure, duration), "100 ms");

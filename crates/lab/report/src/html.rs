@@ -6,7 +6,7 @@ use crate::chart::{Lines, Series, load, ranges, shares, surface};
 use crate::figures::{Figures, count, duration, percent, round_duration};
 use crate::report::{Point, Report, Sweep};
 use crate::svg::{colour, escaped};
-use crate::table::{HEADS, bound_rows, cells, heading};
+use crate::table::{HEADS, bound_rows, cells, heading, ttft_unit};
 use crate::verdict::verdict;
 
 const STYLE: &str = include_str!("style.css");
@@ -206,7 +206,7 @@ fn point_table(report: &Report, point: &Point) -> String {
         .iter()
         .map(|(policy, row)| {
             let class = if best == Some(*policy) { " class=\"best\"" } else { "" };
-            let cells = cells(policy, row, point.bounds.as_ref());
+            let cells = cells(policy, row, point.bounds.as_ref(), ttft_unit(report, point));
             let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
             format!("<tr{class}>{cells}</tr>\n")
         })

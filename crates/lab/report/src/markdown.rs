@@ -2,7 +2,7 @@
 
 use crate::figures::Figures;
 use crate::report::{Point, Report};
-use crate::table::{HEADS, bound_rows, cells, heading};
+use crate::table::{HEADS, bound_rows, cells, heading, ttft_unit};
 use crate::verdict::verdict;
 
 /// Renders the report.
@@ -24,9 +24,10 @@ pub fn markdown(report: &Report) -> String {
 
 fn rows(report: &Report, point: &Point) -> String {
     let mut text = format!("| {} |\n|---|{}\n", HEADS.join(" | "), "---:|".repeat(HEADS.len() - 1));
+    let unit = ttft_unit(report, point);
     for policy in report.policies() {
         if let Some(figures) = Figures::of(point, policy) {
-            text += &format!("| {} |\n", cells(policy, &figures, point.bounds.as_ref()).join(" | "));
+            text += &format!("| {} |\n", cells(policy, &figures, point.bounds.as_ref(), unit).join(" | "));
         }
     }
     text.push('\n');

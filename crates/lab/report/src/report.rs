@@ -2,6 +2,12 @@
 
 use warmroute_sim::{Bounds, LoadSeries, Summary};
 
+use crate::figures::duration;
+
+/// A mean TTFT above both of these is an overload: an absolute time, and a multiple of the time without queues.
+const OVERLOAD_TTFT_MS: f64 = 5_000.0;
+const OVERLOAD_FACTOR: f64 = 20.0;
+
 /// Results of one lab command.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -60,12 +66,13 @@ impl Report {
         policies
     }
 
-    /// Notes, preceded by unanswered requests. Figures cover answered requests only, so a policy that answers
-    /// few looks fast.
+    /// Notes, preceded by unanswered requests and overloaded fleets. Figures cover answered requests only, so a policy
+    /// that answers few looks fast.
     pub fn remarks(&self) -> Vec<String> {
-        let lost =
-            self.points.iter().flat_map(|point| self.policies().into_iter().filter_map(|p| point.losses(p)));
-        lost.chain(self.notes.iter().cloned()).collect()
+        let policies = self.policies();
+        let lost = self.points.iter().flat_map(|point| policies.iter().filter_map(|p| point.losses(p)));
+        let overload = self.points.iter().flat_map(|point| policies.iter().filter_map(|p| point.overload(p)));
+        lost.chain(overload).chain(self.notes.iter().cloned()).collect()
     }
 }
 
@@ -86,6 +93,20 @@ impl Point {
         let (answered, lost) = self.answered_and_lost(policy);
         let at = self.values.iter().map(|value| format!(" at {value}")).collect::<String>();
         (lost > 0).then(|| format!("{policy}{at}: {lost} of {} requests were not answered (failed, or too long for any engine); the figures are of the others", answered + lost))
+    }
+
+    /// Describes an overload: under this policy, requests wait far longer than the fleet computes.
+    fn overload(&self, policy: &str) -> Option<String> {
+        let floor_ms = self.bounds.as_ref()?.zero_queue_ttft_ms.mean;
+        let (sum_ms, runs) = self.of(policy).fold((0.0, 0), |(sum, n), run| (sum + run.ttft_ms.mean, n + 1));
+        let mean_ms = sum_ms / f64::from(runs.max(1));
+        let at = self.values.iter().map(|value| format!(" at {value}")).collect::<String>();
+        let is_overloaded = mean_ms > OVERLOAD_TTFT_MS && mean_ms > OVERLOAD_FACTOR * floor_ms;
+        is_overloaded.then(|| format!(
+            "{policy}{at}: the fleet is overloaded: {} to the first token on average, {} without queues. Differences between overloaded policies say little: lower --rate-scale or add workers",
+            duration(mean_ms),
+            duration(floor_ms)
+        ))
     }
 
     fn answered_and_lost(&self, policy: &str) -> (u64, u64) {

@@ -2,7 +2,7 @@
 
 use warmroute_sim::Bounds;
 
-use crate::figures::{Figures, count, duration, percent, with_confidence};
+use crate::figures::{Figures, TimeUnit, count, duration, percent, with_confidence};
 use crate::report::{Point, Report};
 
 const COLUMNS: usize = 12;
@@ -23,19 +23,31 @@ pub(crate) const HEADS: [&str; COLUMNS] = [
     "goodput/s",
 ];
 
+/// The unit of all times to first token at a point.
+pub(crate) fn ttft_unit(report: &Report, point: &Point) -> TimeUnit {
+    let figures = report.policies().into_iter().filter_map(|policy| Figures::of(point, policy));
+    TimeUnit::of(figures.map(|figures| figures.ttft_p50_ms.mean).fold(f64::INFINITY, f64::min))
+}
+
 /// Cells of one policy.
-pub(crate) fn cells(policy: &str, figures: &Figures, bounds: Option<&Bounds>) -> [String; COLUMNS] {
+pub(crate) fn cells(
+    policy: &str,
+    figures: &Figures,
+    bounds: Option<&Bounds>,
+    ttft_unit: TimeUnit,
+) -> [String; COLUMNS] {
+    let ttft = |ms: f64| ttft_unit.words(ms);
     let share_of = |of: fn(&Bounds) -> f64| {
         let most = bounds.map(of).filter(|most| *most > 0.0);
         most.map_or("–".to_owned(), |most| percent(figures.token_hit_ratio.mean / most))
     };
     [
         policy.to_owned(),
-        with_confidence(figures.ttft_mean_ms, duration),
-        duration(figures.ttft_p50_ms.mean),
-        duration(figures.ttft_p95_ms.mean),
-        with_confidence(figures.ttft_p99_ms, duration),
-        duration(figures.tpot_mean_ms.mean),
+        with_confidence(figures.ttft_mean_ms, ttft),
+        ttft(figures.ttft_p50_ms.mean),
+        ttft(figures.ttft_p95_ms.mean),
+        with_confidence(figures.ttft_p99_ms, ttft),
+        TimeUnit::Millis.words(figures.tpot_mean_ms.mean),
         with_confidence(figures.token_hit_ratio, percent),
         share_of(|bounds| bounds.pooled_belady_token_hit_ratio),
         share_of(|bounds| bounds.pooled_lru_token_hit_ratio),
@@ -75,12 +87,11 @@ pub fn table(report: &Report) -> String {
         if let Some(heading) = heading(report, point) {
             text += &format!("{heading}\n");
         }
+        let unit = ttft_unit(report, point);
         let mut rows = vec![HEADS.map(str::to_owned)];
-        rows.extend(
-            report.policies().iter().filter_map(|policy| {
-                Some(cells(policy, &Figures::of(point, policy)?, point.bounds.as_ref()))
-            }),
-        );
+        rows.extend(report.policies().iter().filter_map(|policy| {
+            Some(cells(policy, &Figures::of(point, policy)?, point.bounds.as_ref(), unit))
+        }));
         text += &aligned(&rows);
         if let Some(bounds) = &point.bounds {
             for (name, value) in bound_rows(bounds) {

@@ -157,10 +157,12 @@ fn estimated(estimate: &Estimate) -> Value {
         "ttft_ms": estimate.ttft_ms(),
         "queue_ms": estimate.queue_ms,
         "prefill_ms": estimate.prefill_ms,
+        "adapter_ms": estimate.adapter_ms,
         "lacking_ms": estimate.lacking_ms,
         "anywhere_ms": estimate.anywhere_ms,
         "step_ms": estimate.step_ms,
         "prompts_ahead": estimate.prompts_ahead,
+        "followers": estimate.followers,
         "idle_us": estimate.idle.0,
     })
 }
@@ -208,10 +210,12 @@ mod tests {
             estimate: Estimate {
                 queue_ms: 8.5,
                 prefill_ms: 4.0,
+                adapter_ms: 0.5,
                 lacking_ms: 2.0,
                 anywhere_ms: 1.5,
                 step_ms: 0.25,
                 prompts_ahead: 3,
+                followers: 0.5,
                 idle: Micros(77),
             },
         }
@@ -240,12 +244,21 @@ mod tests {
             waiting,
             estimate,
         } = candidate;
-        let Estimate { queue_ms, prefill_ms, lacking_ms, anywhere_ms, step_ms, prompts_ahead, idle } =
-            estimate;
+        let Estimate {
+            queue_ms,
+            prefill_ms,
+            adapter_ms,
+            lacking_ms,
+            anywhere_ms,
+            step_ms,
+            prompts_ahead,
+            followers,
+            idle,
+        } = estimate;
         let told = question(&ask, &[candidate]);
         let estimate = json!({
-            "ttft_ms": 12.5, "queue_ms": queue_ms, "prefill_ms": prefill_ms, "lacking_ms": lacking_ms,
-            "anywhere_ms": anywhere_ms, "step_ms": step_ms, "prompts_ahead": prompts_ahead, "idle_us": idle.0,
+            "ttft_ms": 13.0, "queue_ms": queue_ms, "prefill_ms": prefill_ms, "adapter_ms": adapter_ms, "lacking_ms": lacking_ms,
+            "anywhere_ms": anywhere_ms, "step_ms": step_ms, "prompts_ahead": prompts_ahead, "followers": followers, "idle_us": idle.0,
         });
         let candidate = json!({
             "worker": worker.0, "identity": identity, "overlap_tokens": overlap_tokens,

@@ -73,8 +73,8 @@ fn resets_and_unpublished_evictions_during_a_run_cost_little() {
     let resets = (0..4).map(|worker| format!("reset:{worker}@{}", 10 + worker).parse().unwrap()).collect();
     let reset_ms = mean_ms(&Config { incidents: resets, ..quiet.clone() }, "expected_ttft");
     assert!(
-        reset_ms > quiet_ms && reset_ms < 2.0 * quiet_ms,
-        "every prompt is computed twice: {reset_ms} {quiet_ms}"
+        reset_ms > quiet_ms && reset_ms < 2.5 * quiet_ms,
+        "every prompt is computed twice, and those that come meanwhile wait: {reset_ms} {quiet_ms}"
     );
     let mut small = Config { eviction_events: EvictionEvents::Unpublished, ..quiet.clone() };
     small.fleet.iter_mut().for_each(|engine| engine.kv_tokens = 48_000);

@@ -3,26 +3,29 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use warmroute_fleet::{CacheBelief, Fleet, FleetFull, Models, ProbeResult, Worker};
+use warmroute_fleet::{CacheBelief, FleetFull, Models, ProbeResult, Worker};
+use warmroute_peers::StoredResponse;
 use warmroute_policy::Policy;
 use warmroute_types::{Address, CacheView, LoadReport, Micros, WorkerId, WorkerState};
 
 use super::Router;
-use crate::{Change, reported, trust};
+use crate::adapter_names::adapter_hash;
+use crate::{Change, pools, reported, trust};
 
 impl<P: Policy> Router<P> {
     /// Adds a worker, or returns the one at this address. `models` are those it serves, if configured.
     pub fn join(&self, address: Address, models: Models) -> Result<Arc<Worker>, FleetFull> {
-        let (worker, is_new) = self.update_members(|fleet| {
-            let is_new = !fleet.members().iter().any(|view| view.worker.address == address);
-            let worker = fleet.join(address, models)?;
-            if is_new {
-                self.forget(worker.id);
-            }
-            Ok((worker, is_new))
-        })?;
+        let change = self.changes.lock();
+        let is_new = !self.fleet.has_member(&address);
+        let worker = self.fleet.join(address, models)?;
         if is_new {
-            // After the members' lock is released: a large saved state must not hold up decisions.
+            // Before any request can choose it: the slot may be that of a worker that has left.
+            let _clear = self.clears[worker.id.index()].lock();
+            self.forget(worker.id);
+        }
+        self.set_members();
+        drop(change);
+        if is_new {
             self.restore_worker(&worker);
         }
         Ok(worker)
@@ -36,10 +39,19 @@ impl<P: Policy> Router<P> {
             Change::Serves { worker, models } => {
                 // Probes list the models every few seconds, mostly without a change.
                 if self.fleet.serves(&worker, models) {
-                    self.update_members(|_| ());
+                    let _change = self.changes.lock();
+                    self.set_members();
                 }
             }
-            Change::ModelCards { worker, cards } => self.fleet.describe_models(&worker, cards),
+            Change::ModelCards { worker, cards } => {
+                let adapters = cards.iter().filter(|card| card.parent.is_some());
+                adapters.for_each(|card| self.adapters.add(&card.id));
+                self.fleet.describe_models(&worker, cards);
+            }
+            Change::Adapters { worker, names, slots } => self.of_member(&worker, |router| {
+                let hashes: Vec<u64> = names.iter().map(|name| adapter_hash(name)).collect();
+                router.fleet.report_adapters(worker.id, &hashes, slots);
+            }),
             Change::Readiness { worker, readiness } => _ = self.fleet.set_readiness(&worker, readiness),
             Change::Probed { worker, result, at } => self.apply_probe(&worker, result, at),
             Change::Faulted { worker, at } => _ = self.fleet.failed(&worker, at),
@@ -68,6 +80,12 @@ impl<P: Policy> Router<P> {
                 self.of_member(&worker, |router| router.reported.note(worker.id, counters));
             }
             Change::Adapter { name } => self.reported.know_lora(&name),
+            Change::ResponseStored { id, owner, worker } => {
+                let stored = StoredResponse { owner, worker: worker.identity };
+                if self.stored.learn(id, stored) {
+                    self.sharing.get().into_iter().for_each(|sharing| sharing.announce_stored(id, stored));
+                }
+            }
             Change::InFlightMax { requests } => self.in_flight_max.store(requests, Relaxed),
             Change::Restored { state, age, at } => self.restore(*state, at, age),
             Change::EventsDue { at } => self.speculations.expire(at),
@@ -90,9 +108,14 @@ impl<P: Policy> Router<P> {
     }
 
     fn leave(&self, address: &Address) {
-        self.update_members(|fleet| {
-            fleet.leave(address).into_iter().for_each(|worker| self.forget(worker));
-        });
+        let change = self.changes.lock();
+        let Some(worker) = self.fleet.leave(address) else { return };
+        self.set_members();
+        // No request can choose the worker any more. The next worker in its slot waits for the end of the clear, and other
+        // changes do not.
+        let _clear = self.clears[worker.index()].lock();
+        drop(change);
+        self.forget(worker);
     }
 
     /// Clears a presumed cache when the worker comes back, because the engine was most likely restarted. A worker with events
@@ -104,6 +127,9 @@ impl<P: Policy> Router<P> {
         let is_away = is_new && result == ProbeResult::Failed;
         // An engine that goes to sleep gives its cache away.
         let is_asleep = changed == Some(WorkerState::Sleeping);
+        if is_back || is_away || is_asleep {
+            self.fleet.clear_adapters(worker.id);
+        }
         if (is_back || is_away || is_asleep) && self.fleet.load_view(worker.id).view == CacheView::Presumed {
             reported::forget(&self.index, worker.id);
         }
@@ -131,6 +157,7 @@ impl<P: Policy> Router<P> {
 
     /// Clears the cache of a restarted engine. Predictions for the old cache do not count for the new one.
     fn empty(&self, worker: &Worker) {
+        self.fleet.clear_adapters(worker.id);
         reported::forget(&self.index, worker.id);
         self.reported.emptied(worker.id);
         self.fleet.revise(worker, |belief| CacheBelief { generation: belief.reset().generation, ..belief });
@@ -141,6 +168,7 @@ impl<P: Policy> Router<P> {
         reported::forget(&self.index, worker);
         self.reported.align(worker, None);
         self.fleet.forget_cache(worker);
+        self.fleet.forget_adapters(worker);
         self.set_capacity(worker, self.config.index.presumed_tokens);
     }
 
@@ -148,14 +176,15 @@ impl<P: Policy> Router<P> {
         self.index.set_capacity(worker.into(), tokens).expect("worker ids are below MAX_WORKERS");
     }
 
-    /// Changes the fleet and rebuilds the pools. The write lock excludes decisions: a request that has chosen
-    /// a worker but not booked it yet must not find another worker in its slot.
-    fn update_members<T>(&self, change: impl FnOnce(&Fleet) -> T) -> T {
-        let mut pools = self.pools.write();
-        let changed = change(&self.fleet);
+    /// Gives the pools the members of the fleet. When this returns, every decision that could choose a former member has
+    /// booked it. The caller holds `changes`.
+    fn set_members(&self) {
         let members = self.fleet.members();
-        pools.set_members(&members, |model| self.unclaimed.token_rate(model));
-        self.sharing.get().into_iter().for_each(|sharing| sharing.set_members(&members));
-        changed
+        pools::set_members(&self.pools, &members, |model| self.unclaimed.token_rate(model));
+        if let Some(sharing) = self.sharing.get() {
+            sharing.set_members(&members);
+            // Peers' requests that found a former member are booked before this.
+            drop(self.peer_bookings.write());
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Feedback: gathers what an answer shows, and executes the corrections that [`assess`] derives from it.
 
+use std::sync::Arc;
+
 use warmroute_fleet::{CacheBelief, ObservedPrompt, Worker};
 use warmroute_index::{HolderId, Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
@@ -52,7 +54,8 @@ impl<P: Policy> Router<P> {
             self.correct_reported(decision, request, usage, text, reported);
         }
         self.correct_presumed(decision, request, &corrections, at);
-        corrections.feedback
+        let reachable = decision.longest_match.map(|tokens| tokens.min(usage.prompt_tokens));
+        Feedback { reachable, ..corrections.feedback }
     }
 
     /// What is known about the worker's cache now.
@@ -262,6 +265,7 @@ impl<P: Policy> Router<P> {
         }
         self.cut_presumed(worker, bookings, prompt, kept);
         let spans: Vec<Span> = prompt.spans(|bytes| (bytes as f32 * tokens_per_byte) as u32).collect();
+        let spans = Arc::new(spans);
         let presumed = PresumptionGuard::make(&self.index, worker.id, prompt.root, &spans, now);
         presumed.into_iter().for_each(|mut presumed| presumed.confirm());
     }

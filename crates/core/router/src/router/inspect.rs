@@ -1,23 +1,43 @@
 //! Views of the router that change nothing.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use warmroute_fleet::{LatencyView, Worker, WorkerView};
-use warmroute_index::{Digester, RootKey};
+use warmroute_index::{Digester, PrefixHead, RootKey};
+use warmroute_peers::StoredResponse;
 use warmroute_policy::{Choice, Policy};
 use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
 
 use super::Router;
 use crate::candidate_record::Preview;
 use crate::decision::NoRoute;
+use crate::model_rules::rules_of;
 use crate::policies::PolicyComparison;
 use crate::pool::Vacancy;
+use crate::reported_view::ReportedView;
 use crate::request::Request;
 use crate::{Family, FeedReport, SavedState, Scratch, Unit};
 
 /// A read-only view of the router.
 pub struct Inspect<'a, P> {
     pub(super) router: &'a Router<P>,
+}
+
+/// The beginning of many prompts, and the workers that hold it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldHead {
+    /// The head; its holders are `workers`.
+    pub head: PrefixHead,
+    /// Workers that hold it in any view.
+    pub workers: Vec<WorkerId>,
+}
+
+impl From<PrefixHead> for HeldHead {
+    fn from(head: PrefixHead) -> HeldHead {
+        let mut workers: Vec<WorkerId> =
+            head.holders.iter().map(|&holder| ReportedView::split(holder).0).collect();
+        workers.sort_unstable();
+        workers.dedup();
+        HeldHead { head, workers }
+    }
 }
 
 impl<'a, P: Policy> Inspect<'a, P> {
@@ -31,12 +51,14 @@ impl<'a, P: Policy> Inspect<'a, P> {
     ) -> Result<Preview, NoRoute> {
         let router = self.router;
         let (pools, policies) = (router.pools.read(), router.policies.read());
-        let (pool, context) = (pools.serving(request.model)?, router.context(now, random));
+        let (pool, context) = (pools.serving(request.model)?, router.context(request.model, now, random));
         // Allocates outside the section: decisions wait while it is held.
         let mut candidates = Vec::with_capacity(pool.len());
         let open = pool.enter(&context, request, scratch);
-        let open = open.ok_or_else(|| router.no_route_reason(&pools, pool, request.avoid))?;
-        let policy = policies.acting();
+        let open = open.ok_or_else(|| router.no_route_reason(&pools, pool, request))?;
+        let rules = router.model_rules.read();
+        let own_policy = rules_of(&rules, request.model).and_then(|rules| rules.policy.as_ref());
+        let policy = own_policy.unwrap_or(policies.acting());
         let Choice { index: chosen, reason } = policy.choose(&open.policy_request, open.candidates());
         candidates.extend(open.records());
         let prompt_tokens = open.policy_request.prompt_tokens;
@@ -46,12 +68,22 @@ impl<'a, P: Policy> Inspect<'a, P> {
     /// Whether a worker outside `avoid` can take a request for this model now.
     pub fn vacancy(&self, model: Option<&str>, avoid: &[WorkerId]) -> Vacancy {
         let pools = self.router.pools.read();
-        let in_flight_max = self.router.in_flight_max.load(Relaxed);
+        let in_flight_max = self.router.in_flight_max_of(model);
         match pools.serving(model) {
             Ok(pool) => pool.vacancy(&self.router.fleet, avoid, in_flight_max),
             Err(NoRoute::UnknownModel) if !pools.is_departed(model) => Vacancy::UnknownModel,
             Err(_) => Vacancy::NoWorker,
         }
+    }
+
+    /// Where the response or conversation with this hashed identifier is stored, and for whom.
+    pub fn stored_response(&self, id: u128) -> Option<StoredResponse> {
+        self.router.stored.find(id)
+    }
+
+    /// Number of stored responses and conversations whose place is known.
+    pub fn stored_responses(&self) -> usize {
+        self.router.stored.len()
     }
 
     /// The root under which a family's engines report a request's prompt.
@@ -64,9 +96,11 @@ impl<'a, P: Policy> Inspect<'a, P> {
         self.router.index.digester()
     }
 
-    /// Whether the acting policy or a shadow needs something of requests.
+    /// Whether the acting policy, a shadow or a model's own policy needs something of requests.
     pub fn needs(&self, what: impl Fn(&P) -> bool) -> bool {
-        self.router.policies.read().all().any(what)
+        let rules = self.router.model_rules.read();
+        let mut own = rules.values().filter_map(|rules| rules.policy.as_ref());
+        self.router.policies.read().all().any(&what) || own.any(what)
     }
 
     /// The current state of every worker.
@@ -109,9 +143,26 @@ impl<'a, P: Policy> Inspect<'a, P> {
         self.router.reported.report(worker)
     }
 
+    /// Tokens that a worker's cache holds: as reported, or as configured for workers that do not say.
+    pub fn cache_tokens(&self, worker: WorkerId) -> u64 {
+        self.router.index.capacity_tokens(worker.into())
+    }
+
     /// Statistics of the index.
     pub fn index_stats(&self) -> warmroute_index::Stats {
         self.router.index.stats()
+    }
+
+    /// Runs `work` while the index's writer lock is held, to show what does not wait for it.
+    #[doc(hidden)]
+    pub fn while_index_is_written<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.router.index.while_writing(work)
+    }
+
+    /// The largest beginnings of prompts in the index and the workers that hold them, largest first.
+    pub fn prefix_heads(&self, count_max: usize) -> Vec<HeldHead> {
+        let heads = self.router.index.prefix_heads(count_max);
+        heads.into_iter().map(HeldHead::from).collect()
     }
 
     /// The acting policy.

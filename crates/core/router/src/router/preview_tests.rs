@@ -63,6 +63,44 @@ fn a_decision_remembers_the_chosen_worker_and_the_next_best() {
 }
 
 #[test]
+fn a_decision_keeps_all_candidates_where_they_are_asked_for() {
+    let router = router_of(soonest(), Vec::new(), 6);
+    let digests: Vec<u64> = (0..40).collect();
+    assert!(route(&router, &digests, 1).all_candidates.is_empty());
+    let mut scratch = Scratch::default();
+    scratch.kept = KeptCandidates::All;
+    let decision = router.route(&request(&digests), &mut scratch, Micros(2), 2).unwrap();
+    let all = &decision.all_candidates;
+    assert_eq!(all.len(), 6);
+    let chosen = all.iter().find(|candidate| candidate.worker == decision.worker).unwrap();
+    assert_eq!(chosen.numbers.estimate.ttft_ms(), decision.expected_ttft_ms());
+}
+
+#[test]
+fn what_the_best_candidate_held_is_reported_beside_what_was_found() {
+    let router = router_of(Standard::RoundRobin(RoundRobin), Vec::new(), 2);
+    let digests: Vec<u64> = (0..40).collect();
+    let first = serve(&router, &digests, 1);
+    let request = request(&digests);
+    let mut second = router.route(&request, &mut Scratch::default(), Micros(100_000), 1).unwrap();
+    assert_ne!(second.worker.id, first, "the other worker, which holds nothing");
+    let usage = warmroute_types::Usage { prompt_tokens: 2_000, output_tokens: 1, cached_tokens: Some(0) };
+    let feedback = router.answered(&mut second, &request, usage, Micros(200_000));
+    assert_eq!(feedback.predicted, Some(0));
+    assert!(feedback.reachable.unwrap() > 1_000, "{feedback:?}");
+}
+
+#[test]
+fn the_largest_prefixes_are_listed_with_their_workers() {
+    let router = router_of(soonest(), Vec::new(), 3);
+    let digests: Vec<u64> = (0..40).collect();
+    let holder = serve(&router, &digests, 1);
+    let heads = router.inspect().prefix_heads(4);
+    assert_eq!((heads.len(), heads[0].workers.as_slice(), heads[0].head.digest), (1, &[holder][..], 0));
+    assert!(heads[0].head.tokens > 1_000, "{heads:?}");
+}
+
+#[test]
 fn a_preview_says_what_would_happen_and_leaves_no_trace() {
     for policy in Standard::NAMES {
         let router = router_of(policy.parse().unwrap(), vec![soonest()], 6);

@@ -32,6 +32,7 @@ impl<P: Policy> Router<P> {
             token_rates,
             workers: self.fleet.members().into_iter().map(remembered).collect(),
             snapshot: self.index.snapshot(now),
+            stored: self.stored.all(),
         }
     }
 
@@ -41,7 +42,8 @@ impl<P: Policy> Router<P> {
             self.fleet.restore_latency(*model, numbers);
         }
         let recalled = Arc::new(self.index.begin_restore(memory.snapshot, now, away));
-        let SavedState { workers, token_rates, .. } = memory;
+        let SavedState { workers, token_rates, stored, .. } = memory;
+        stored.into_iter().for_each(|(id, stored)| _ = self.stored.learn(id, stored));
         self.unclaimed.set(UnclaimedParts { since: now, recalled, workers, token_rates });
     }
 

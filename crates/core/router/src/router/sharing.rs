@@ -1,8 +1,7 @@
 //! Receives messages from peers and composes messages to them.
 //!
-//! Lock order: the peer state first, then the pools, briefly. Changes of the fleet and the requests behind
-//! them therefore never wait for messages being read. The effects of one message are applied before the next
-//! is read, because their order matters.
+//! Lock order: the peer state first, then `peer_bookings`, briefly. Changes of the fleet therefore never wait for
+//! messages being read. The effects of one message are applied before the next is read, because their order matters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +31,7 @@ const EXAMINED_EVERY: Micros = Micros::from_millis(200);
 /// How long a worker that a peer reports as failing is skipped; extended while the peer repeats it.
 const PASSED_OVER_FOR: Micros = Micros::from_millis(500);
 
-/// Effects applied per hold of the pools' lock.
+/// Effects applied per hold of `peer_bookings`.
 const EFFECTS_AT_ONCE: usize = 16;
 
 /// Maximum chunk size that a peer may use.
@@ -44,7 +43,7 @@ const OWN_EVIDENCE: Micros = Micros::from_secs(2);
 impl<P: Policy> Peering<'_, P> {
     /// Starts sharing with peers. Further calls have no effect.
     pub fn start(&self, me: RouterId, config: Config) {
-        let _pools = self.router.pools.write();
+        let _changes = self.router.changes.lock();
         self.router
             .sharing
             .get_or_init(|| Arc::new(Sharing::new(Peers::new(me, config), &self.router.fleet.members())));
@@ -64,6 +63,7 @@ impl<P: Policy> Peering<'_, P> {
         self.apply_local_changes(sharing, &mut peer_state, now);
         sharing.set_rank(peer_state.peers.rank());
         let others = peer_state.peers.ids().count();
+        sharing.set_routers(others + 1);
         sharing.set_unpropagated_load(peer_state.unpropagated_load.expected(
             others,
             peer_state.peers.one_way_delay(),
@@ -139,7 +139,7 @@ impl<P: Policy> Peering<'_, P> {
 
     /// Applies local changes since the last call.
     fn apply_local_changes(&self, sharing: &Sharing, peer_state: &mut PeerState, now: Micros) {
-        let _pools = self.router.pools.read();
+        let _workers = self.router.peer_bookings.read();
         self.book_waiting(sharing, peer_state, now);
         if peer_state.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
             peer_state.examined = Some(now);
@@ -181,11 +181,10 @@ impl<P: Policy> Peering<'_, P> {
         }
     }
 
-    /// Applies effects in small groups: the pools' lock holds up changes of the fleet, and requests behind
-    /// them.
+    /// Applies effects in small groups: the lock holds up changes of the fleet.
     fn take_in(&self, sharing: &Sharing, peer_state: &mut PeerState, effects: &[Effect], now: Micros) {
         for some in effects.chunks(EFFECTS_AT_ONCE) {
-            let _pools = self.router.pools.read();
+            let _workers = self.router.peer_bookings.read();
             some.iter().for_each(|effect| self.take_in_one(sharing, peer_state, effect, now));
         }
     }
@@ -219,6 +218,7 @@ impl<P: Policy> Peering<'_, P> {
                     .filter(|worker| self.router.fleet.load_view(worker.id).view == CacheView::Presumed);
                 presumed.into_iter().for_each(|worker| self.router.index.clear_presumed(worker.id.into()));
             }
+            Effect::ResponseStored { id, stored } => _ = self.router.stored.learn(*id, *stored),
             // Long tasks with locks of their own.
             Effect::LedgerRequested { .. } | Effect::SnapshotRequested | Effect::SnapshotReceived { .. } => {}
         }
@@ -227,7 +227,8 @@ impl<P: Policy> Peering<'_, P> {
     /// Sends all open assignments to a peer that is new or has missed many.
     fn send_ledger(&self, sharing: &Sharing, asked: &Effect) {
         if let Effect::LedgerRequested { router, up_to, low_water } = asked {
-            let state = Ledger { low_water: *low_water, ..sharing.state() };
+            let stored = self.router.stored.all().into_iter().collect();
+            let state = Ledger { low_water: *low_water, stored, ..sharing.state() };
             sharing.peer_state().peers.answer_ledger(*router, *up_to, state);
         }
     }
@@ -251,7 +252,7 @@ impl<P: Policy> Peering<'_, P> {
     fn merge_snapshot(&self, sharing: &Sharing, received: PeerSnapshot, received_at: Micros, age: Micros) {
         let PeerSnapshot { workers, snapshot } = received;
         let recalled = self.router.index.begin_restore(snapshot, received_at, age);
-        let mut pools = self.router.pools.read();
+        let mut workers_here = self.router.peer_bookings.read();
         for (number, identity) in workers {
             let presumed = || {
                 let worker = sharing.worker(identity);
@@ -259,7 +260,7 @@ impl<P: Policy> Peering<'_, P> {
             };
             let Some(worker) = presumed() else { continue };
             let is_there = || {
-                RwLockReadGuard::bump(&mut pools);
+                RwLockReadGuard::bump(&mut workers_here);
                 presumed().is_some_and(|now| Arc::ptr_eq(&now, &worker))
             };
             // A full index drops the rest, which costs hits later.
@@ -290,8 +291,9 @@ impl<P: Policy> Peering<'_, P> {
         let bookings = self.router.fleet.bookings(worker.id);
         let presumed = prompt.and_then(|prompt| {
             let root = RootKey::presumed_from_bits(prompt.root);
-            PresumptionGuard::make(&self.router.index, worker.id, root, &spans(prompt), now)
+            PresumptionGuard::make(&self.router.index, worker.id, root, &Arc::new(spans(prompt)), now)
         });
+        self.router.index.apply_pending();
         Some(PeerAssignment { worker, booking, presumed, view: load.view, made: now, bookings })
     }
 

@@ -3,6 +3,7 @@
 //! | | without `admin-token` | with `admin-token` |
 //! |---|---|---|
 //! | `/healthz`, `/readyz` | all | all |
+//! | `GET /ui`, a page without data | all | all |
 //! | `POST /events` | with `events-token` | with `events-token` |
 //! | other `GET` | all, not web pages | with the token |
 //! | everything else | only from this machine | with the token |
@@ -42,8 +43,8 @@ pub(super) fn authorize(
     if !matches!(path, "/healthz" | "/readyz") {
         check_page(reach, headers)?;
     }
-    // `/events` has a token of its own.
-    let is_open = matches!(path, "/healthz" | "/readyz" | "/events");
+    // `/events` has a token of its own. `/ui` is the console's page, which asks for the token; its data needs it.
+    let is_open = matches!(path, "/healthz" | "/readyz" | "/events" | "/ui" | "/ui/");
     match token {
         _ if is_open => Ok(()),
         Some(token) if token.matches(headers) => Ok(()),
@@ -127,6 +128,12 @@ mod tests {
             (Some("t"), Network, Method::GET, "/healthz", None, 200),
             (Some("t"), Network, Method::GET, "/readyz", None, 200),
             (Some("t"), Network, Method::POST, "/events", None, 200),
+            (Some("t"), Network, Method::GET, "/ui", None, 200),
+            (Some("t"), Network, Method::GET, "/ui/stream", None, 401),
+            (Some("t"), Network, Method::GET, "/ui/request", None, 401),
+            (None, Loopback, Method::GET, "/ui/stream", Some(("sec-fetch-site", "same-origin")), 200),
+            (None, Loopback, Method::GET, "/ui/stream", Some(("sec-fetch-site", "same-site")), 403),
+            (None, Loopback, Method::GET, "/ui", Some(("host", "evil.example:29000")), 403),
         ] {
             let got = status(token, reach, (method.clone(), path), header);
             assert_eq!(got, expected, "{token:?} {reach:?} {method} {path} {header:?}");

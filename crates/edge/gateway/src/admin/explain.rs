@@ -74,11 +74,18 @@ async fn compute_preview(
     Ok(describe_preview(gateway, &preview, request.model))
 }
 
-fn describe_past(gateway: &Gateway, past: &PastDecision, now: SystemTime) -> Value {
-    let candidates = past.considered.iter().flatten().enumerate();
-    let candidates: Value = candidates
-        .map(|(index, candidate)| describe(gateway, candidate, CandidateRole::of(index == 0)))
+pub(super) fn describe_past(gateway: &Gateway, past: &PastDecision, now: SystemTime) -> Value {
+    let chosen = past.considered[0].as_ref().map(|chosen| &chosen.worker);
+    let kept = past.considered.iter().flatten();
+    // All of them, where the console asked for them.
+    let others =
+        past.all_candidates.iter().filter(|other| kept.clone().all(|one| one.worker != other.worker));
+    let candidates: Value = kept
+        .clone()
+        .chain(others)
+        .map(|one| describe(gateway, one, CandidateRole::of(chosen == Some(&one.worker))))
         .collect();
+    let end = past.end();
     json!({
         "at_unix_ms": past.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
         "age_ms": now.duration_since(past.at).unwrap_or_default().as_millis() as u64,
@@ -87,7 +94,11 @@ fn describe_past(gateway: &Gateway, past: &PastDecision, now: SystemTime) -> Val
         "policy": past.policy,
         "reason": past.reason,
         "prompt_tokens": past.prompt_tokens,
+        "reachable_tokens": past.longest_match,
+        "cached_tokens": end.and_then(|end| end.cached_tokens),
         "observed_ttft_ms": past.ttft().map(|after| rounded(after.as_millis_f64())),
+        "outcome": end.map(|end| end.outcome.as_str()),
+        "duration_ms": end.map(|end| rounded(end.took.as_millis_f64())),
         "candidates": candidates,
     })
 }
@@ -131,7 +142,9 @@ fn describe(gateway: &Gateway, candidate: &CandidateRecord, role: CandidateRole)
         "restorable_tokens": numbers.restorable_tokens,
         "in_flight": numbers.in_flight,
         "prompts_ahead": estimate.prompts_ahead,
+        "followers": rounded(estimate.followers.into()),
         "queue_ms": rounded(estimate.queue_ms.into()),
+        "adapter_ms": rounded(estimate.adapter_ms.into()),
         "prefill_ms": rounded(estimate.prefill_ms.into()),
         "lacking_ms": rounded(estimate.lacking_ms.into()),
         "anywhere_ms": rounded(estimate.anywhere_ms.into()),

@@ -7,6 +7,7 @@ mod flush;
 mod peers;
 mod prefixes;
 mod reports;
+mod ui;
 mod worker_api;
 mod workers;
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -24,6 +26,7 @@ use warmroute_wire::Acceptor;
 
 use crate::Token;
 use crate::body_budget::BodyMemory;
+use crate::console::{self, AdminBody};
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::intake::{BodyDeadline, buffer};
@@ -34,6 +37,7 @@ use crate::silent_connections::SilentConnection;
 pub use access::Reach;
 use access::UNAUTHORIZED;
 pub use configuration::Configuration;
+pub(crate) use peers::list as peers_page;
 pub use reports::{ReportError, ReportSink};
 pub(crate) use worker_api::ClientWorkerApi;
 pub use worker_api::WorkerApi;
@@ -129,18 +133,29 @@ impl Admin {
         }
     }
 
-    async fn handle(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        self.answer(request).await.unwrap_or_else(AdminError::into_response)
+    async fn handle(&self, request: Request<Incoming>) -> Response<AdminBody> {
+        let whole = |response: Response<Full<Bytes>>| response.map(AdminBody::Whole);
+        self.answer(request).await.unwrap_or_else(|error| whole(error.into_response()))
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> AdminResult {
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<AdminBody>, AdminError> {
         let (parts, body) = request.into_parts();
-        let query = parts.uri.query().unwrap_or_default();
         let token = self.configuration.admin_token();
         access::authorize(token.as_ref(), self.reach, &parts.method, parts.uri.path(), &parts.headers)?;
         if let Some(connection) = parts.extensions.get::<Arc<SilentConnection>>() {
             connection.accept();
         }
+        if (&parts.method, parts.uri.path()) == (&Method::GET, "/ui/stream") {
+            let drain = parts.extensions.get::<Drain>().cloned().unwrap_or_default();
+            return ui::stream(&self.gateway, &drain);
+        }
+        let page = self.page(&parts, body, token.as_ref()).await?;
+        Ok(page.map(AdminBody::Whole))
+    }
+
+    /// The pages that are sent as a whole.
+    async fn page(&self, parts: &Parts, body: Incoming, token: Option<&Token>) -> AdminResult {
+        let query = parts.uri.query().unwrap_or_default();
         match (&parts.method, parts.uri.path()) {
             (&Method::GET, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
             (&Method::GET, "/readyz") => self.readyz(),
@@ -153,16 +168,18 @@ impl Admin {
             (&Method::POST, "/workers" | "/add_worker") if token.is_none() && self.sends_worker_key() => {
                 Err(AdminError(StatusCode::FORBIDDEN, KEY_NEEDS_TOKEN.to_owned()))
             }
-            (_, path) if worker_api::is_path(path) => worker_api::answer(&self.gateway, &parts, body).await,
+            (_, path) if worker_api::is_path(path) => worker_api::answer(&self.gateway, parts, body).await,
             (&Method::GET, "/peers") => Ok(as_json(&peers::list(&self.gateway))),
+            (&Method::GET, "/ui" | "/ui/") => Ok(console::page()),
+            (&Method::GET, "/ui/request") => ui::request(&self.gateway, query),
             (&Method::GET, "/prefixes") => Ok(as_json(&prefixes::report(&self.gateway))),
             (&Method::GET, "/explain") => explain::last(&self.gateway, query),
-            (&Method::POST, "/explain") => Ok(explain::preview(&self.gateway, &parts, query, body).await),
+            (&Method::POST, "/explain") => Ok(explain::preview(&self.gateway, parts, query, body).await),
             (&Method::POST, "/events") => self.receive_report(&parts.headers, query, body).await,
             (
                 _,
                 "/healthz" | "/readyz" | "/metrics" | "/config" | "/peers" | "/events" | "/explain"
-                | "/prefixes",
+                | "/prefixes" | "/ui",
             ) => Err(AdminError(
                 StatusCode::METHOD_NOT_ALLOWED,
                 format!("{} is not allowed for this page", parts.method),
@@ -171,7 +188,8 @@ impl Admin {
                 StatusCode::NOT_FOUND,
                 format!(
                     "no such page: {path}; available: /healthz /readyz /metrics /workers /add_worker \
-                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain /prefixes"
+                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain \\
+                     /prefixes /ui"
                 ),
             )),
         }

@@ -64,7 +64,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
     };
     let report = view.load.report.map(|report| {
         json!({
-            "waiting": report.waiting, "running": report.running, "kv_use": report.kv_use,
+            "waiting": report.waiting, "running": report.running, "kv_use": rounded(report.kv_use),
             "age_ms": gateway.now().since(report.at).as_millis_f64().round(),
         })
     });
@@ -92,10 +92,11 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "prefill_tokens": view.load.prefill_tokens,
         "decode_tokens": view.load.decode_tokens,
         "report": report,
-        "expected_queue_ms": latency.queue_ms,
+        "expected_queue_ms": rounded(latency.queue_ms),
         "latency": {
-            "ms_per_1k_tokens": latency.ms_per_1k_tokens, "ms_before_first": latency.ms_before_first,
-            "relative": latency.relative_latency,
+            "ms_per_1k_tokens": rounded(latency.ms_per_1k_tokens),
+            "ms_before_first": rounded(latency.ms_before_first),
+            "relative": rounded(latency.relative_latency),
         },
     })
 }
@@ -117,9 +118,9 @@ fn why(gateway: &Gateway, view: &WorkerView) -> Option<String> {
     reason.or_else(|| is_presumed.then(|| NOT_QUERIED.to_owned()))
 }
 
-/// Rounds to three digits.
-fn rounded(share: f32) -> f64 {
-    (f64::from(share) * 1e3).round() / 1e3
+/// Rounds to three digits: more would be noise.
+fn rounded(number: f32) -> f64 {
+    (f64::from(number) * 1e3).round() / 1e3
 }
 
 fn describe_feed(report: &FeedReport) -> Value {

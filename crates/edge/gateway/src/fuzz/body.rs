@@ -2,11 +2,14 @@
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use warmroute_prompt::{Api, Body, Chunks, SessionField, write_prompt};
+use warmroute_prompt::{Api, Body, Chunks, JsonPath, write_prompt};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Config;
 use crate::parsed_request::{ParsedRequest, UsageDemand, should_inject_usage};
+
+/// Places of session names.
+const PATHS: [&str; 2] = ["user", "metadata.user_id"];
 
 /// A name that must be escaped when it is spliced in.
 const MODEL: &str = "the \"real\"\\\n\u{1}mödel";
@@ -15,7 +18,8 @@ const MODEL: &str = "the \"real\"\\\n\u{1}mödel";
 pub fn body(input: &[u8]) {
     // serde_json refuses large numbers and lone surrogates that other parsers accept. Such bodies are only read.
     let meant = serde_json::from_slice::<Value>(input).ok().filter(Value::is_object);
-    let Ok(read) = Body::read(input) else {
+    let paths = PATHS.map(|path| path.parse::<JsonPath>().expect("it is a path"));
+    let Ok(read) = Body::read_with(input, &paths, |_| None) else {
         assert!(meant.is_none(), "serde_json and engines read this body");
         return;
     };
@@ -67,8 +71,9 @@ fn fields_match_serde_json(meant: &Value, read: &Body<'_>) {
     assert_eq!(read.model().as_deref(), meant["model"].as_str());
     assert_eq!(read.is_stream(), meant["stream"] == true);
     assert_eq!(read.salt().as_deref(), meant["cache_salt"].as_str().map(str::as_bytes));
-    for field in SessionField::ALL {
-        let named = meant[field.name()].as_str().filter(|name| !name.is_empty());
-        assert_eq!(read.session(field).as_deref(), named.map(str::as_bytes));
+    let named = [&meant["user"], &meant["metadata"]["user_id"]];
+    for (place, named) in named.into_iter().enumerate().filter(|(_, named)| !named.is_number()) {
+        let named = named.as_str().filter(|name| !name.is_empty());
+        assert_eq!(read.found(place).as_deref(), named.map(str::as_bytes));
     }
 }

@@ -13,6 +13,7 @@ use warmroute_policy::Standard;
 use warmroute_router::{Router, SharingView};
 use warmroute_types::Micros;
 
+use crate::gateway::EPOCH;
 use crate::peer_transport::{PeerTransport, TrafficCounts, TransportStats};
 
 /// Collects the peer metrics at each scrape.
@@ -89,7 +90,7 @@ const FLOWS: [Flow; 3] = [
 
 impl Collector for PeerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let now = self.start.elapsed().into();
+        let now = EPOCH + self.start.elapsed().into();
         let (Some(sharing), Some(transport)) = (self.router.peering().view(now), self.transport.get()) else {
             return Ok(());
         };

@@ -52,6 +52,23 @@ pub(crate) enum UpstreamError {
 }
 
 impl UpstreamError {
+    /// The kind of error, for traces.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            UpstreamError::Connect(_) => "connect_failed",
+            UpstreamError::OwnShortage(_) => "out_of_resources",
+            UpstreamError::ConnectTimeout => "connect_timeout",
+            UpstreamError::Http(_) => "http_error",
+            UpstreamError::Closed | UpstreamError::NotSent(_) => "connection_closed",
+            UpstreamError::FirstByteTimeout => "first_byte_timeout",
+            UpstreamError::Unhealthy => "worker_unhealthy",
+            UpstreamError::IdleTimeout => "idle_timeout",
+            UpstreamError::RequestTimeout => "request_timeout",
+            UpstreamError::ShuttingDown => "shutting_down",
+            UpstreamError::Upgrade => "protocol_upgrade",
+        }
+    }
+
     /// Whether the worker could not be reached at all.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)

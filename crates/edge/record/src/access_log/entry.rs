@@ -22,6 +22,8 @@ pub struct AccessEntry {
     pub at: SystemTime,
     /// The request's id: the client's, or made here.
     pub request_id: String,
+    /// The id of the request's trace, if it is sampled.
+    pub trace_id: Option<String>,
     /// The HTTP method.
     pub method: String,
     /// The path, without the query.
@@ -76,6 +78,7 @@ impl AccessEntry {
         AccessEntry {
             at: SystemTime::now(),
             request_id,
+            trace_id: None,
             method,
             path,
             status: None,
@@ -100,7 +103,7 @@ impl AccessEntry {
     }
 
     /// The fields of a line after its time, in order.
-    fn fields(&self) -> [(&'static str, Field<'_>); 21] {
+    fn fields(&self) -> [(&'static str, Field<'_>); 22] {
         use Field::{Name, Number, Time};
         let number = |value: Option<u32>| Number(value.map(u64::from));
         [
@@ -125,6 +128,7 @@ impl AccessEntry {
             ("ttft_ms", Time(self.ttft)),
             ("duration_ms", Time(Some(self.duration))),
             ("bytes", Number(Some(self.bytes))),
+            ("trace_id", Name(self.trace_id.as_deref())),
         ]
     }
 

@@ -71,7 +71,7 @@ fn both_formats_show_the_same_fields() {
         "time=1970-01-01T00:00:00.000Z request_id=id-1 method=POST path=/v1/chat/completions status=200 outcome=ok \
          error=- key=- model=m worker=http://a:8000 policy=- reason=- attempts=1 prompt_tokens=- output_tokens=- \
          expected_cached_tokens=- cached_tokens=16 wait_ms=- expected_ttft_ms=- ttft_ms=12.345 duration_ms=20.000 \
-         bytes=9\n"
+         bytes=9 trace_id=-\n"
     );
     let json: Value = serde_json::from_str(&line(LineFormat::Json, &entry("m"))).unwrap();
     let names = |text: &str| -> Vec<String> {

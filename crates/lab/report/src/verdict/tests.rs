@@ -55,3 +55,14 @@ fn belady_is_an_approximate_bound_for_closed_loop_clients() {
     let open = bounded(Workload::OneHotPrefix);
     assert!(open.contains("no router could find more than ") && !open.contains("about"), "{open}");
 }
+
+#[test]
+fn an_overloaded_fleet_is_said_to_be_one() {
+    let scale = WorkloadScale { requests: Some(50), ..WorkloadScale::default() };
+    let bounds = bounds(&Config::new(Profile::Llama3_1_8b, 1), Workload::Unique.sessions(scale)).unwrap();
+    let summaries = vec![summary("calm", 1, 90.0), summary("flooded", 1, 33_000.0)];
+    let point = Point { summaries, bounds: Some(bounds), ..Point::default() };
+    let remarks = Report { points: vec![point], ..Report::default() }.remarks();
+    assert_eq!(remarks.len(), 1, "{remarks:?}");
+    assert!(remarks[0].starts_with("flooded: the fleet is overloaded: 33.0 s"), "{remarks:?}");
+}

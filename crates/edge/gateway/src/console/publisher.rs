@@ -1,0 +1,110 @@
+//! The publisher: one task that builds frames while a page is open, and sends each to all pages.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use super::body::AdminBody;
+use super::frame::FrameBuilder;
+use crate::drain::Drain;
+use crate::gateway::Gateway;
+
+/// Pages that may be open at once.
+const PAGES_MAX: usize = 16;
+
+/// Frames that a slow page may be behind. Beyond that its stream ends, and the page connects again.
+const FRAMES_BEHIND: usize = 8;
+
+/// Shortest and longest time between two frames.
+const FRAME_EVERY: Duration = Duration::from_millis(500);
+const FRAME_EVERY_MAX: Duration = Duration::from_secs(10);
+
+/// The time between two frames is at least this multiple of the time that one took: half a percent of a core.
+const REST: u32 = 200;
+
+/// The open pages.
+#[derive(Default)]
+pub(super) struct Pages {
+    open: Mutex<OpenPages>,
+}
+
+#[derive(Default)]
+struct OpenPages {
+    pages: Vec<mpsc::Sender<Bytes>>,
+    /// Pages that have not got their first frame, which also says what happened before.
+    new: Vec<mpsc::Sender<Bytes>>,
+    is_published: bool,
+}
+
+/// As many pages as possible are open.
+#[derive(Debug)]
+pub(crate) struct TooManyPages;
+
+/// Opens the stream of a page. It ends when a drain of the admin listener begins.
+pub(crate) fn subscribe(gateway: &Arc<Gateway>, drain: &Drain) -> Result<AdminBody, TooManyPages> {
+    let (page, events) = mpsc::channel(FRAMES_BEHIND);
+    let mut open = gateway.console.pages.open.lock();
+    open.pages.retain(|page| !page.is_closed());
+    open.new.retain(|page| !page.is_closed());
+    if open.pages.len() + open.new.len() >= PAGES_MAX {
+        return Err(TooManyPages);
+    }
+    open.new.push(page);
+    if !std::mem::replace(&mut open.is_published, true) {
+        gateway.console.open();
+        tokio::spawn(publish_until_drained(Arc::clone(gateway), drain.clone()));
+    }
+    Ok(AdminBody::Events(events))
+}
+
+async fn publish_until_drained(gateway: Arc<Gateway>, drain: Drain) {
+    tokio::select! {
+        () = publish(&gateway) => {}
+        () = drain.wait_begun() => {
+            let mut open = gateway.console.pages.open.lock();
+            *open = OpenPages::default();
+            gateway.console.close();
+        }
+    }
+}
+
+/// Publishes frames until no page is open.
+async fn publish(gateway: &Gateway) {
+    let mut builder = FrameBuilder::new(gateway);
+    loop {
+        let began = Instant::now();
+        if !send_frame(gateway, &mut builder) {
+            return;
+        }
+        builder.built = began.elapsed();
+        let rest = builder.built.saturating_mul(REST).clamp(FRAME_EVERY, FRAME_EVERY_MAX);
+        tokio::time::sleep(rest).await;
+    }
+}
+
+/// Sends one frame to all pages. Returns false, and ends all recording, if none is open.
+fn send_frame(gateway: &Gateway, builder: &mut FrameBuilder) -> bool {
+    let new = {
+        let mut open = gateway.console.pages.open.lock();
+        open.pages.retain(|page| !page.is_closed());
+        open.new.retain(|page| !page.is_closed());
+        if open.pages.is_empty() && open.new.is_empty() {
+            open.is_published = false;
+            gateway.console.close();
+            return false;
+        }
+        std::mem::take(&mut open.new)
+    };
+    let first = (!new.is_empty()).then(|| builder.first_frame(gateway));
+    let frame = builder.frame(gateway);
+    let mut open = gateway.console.pages.open.lock();
+    open.pages.retain(|page| page.try_send(frame.clone()).is_ok());
+    let greeted = new
+        .into_iter()
+        .filter(|page| first.iter().chain([&frame]).all(|frame| page.try_send(frame.clone()).is_ok()));
+    open.pages.extend(greeted);
+    true
+}

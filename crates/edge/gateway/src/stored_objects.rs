@@ -1,0 +1,238 @@
+//! Responses and conversations that engines store for clients: each request that names one goes to the worker that has
+//! it, and only with the key that made it.
+//!
+//! ```text
+//! POST /v1/responses ──▶ worker 2 ──▶ {"id":"resp_1", …} ──▶ IdWatch: resp_1 is on worker 2, of tenant a
+//! GET  /v1/responses/resp_1, or {"previous_response_id":"resp_1"}, of tenant a ──▶ worker 2
+//!                                                                  of tenant b ──▶ 404, as for an unknown id
+//! ```
+//!
+//! The router keeps the places (`warmroute_router`), shares them with its peers and saves them. An object of another
+//! tenant is answered exactly like one that never existed, after the same time.
+
+use std::time::Duration;
+
+use http::Method;
+use tokio::time::{Instant, sleep};
+use warmroute_prompt::{Api, Body};
+use warmroute_types::WorkerId;
+
+use crate::gateway::Gateway;
+use crate::gateway_error::GatewayError;
+use crate::keys::Tenant;
+use crate::parsed_request::ParsedRequest;
+use crate::token::digest;
+
+/// How long a request waits for peers to tell about an object that was just made at another router.
+const PEERS_WAIT_MAX: Duration = Duration::from_millis(300);
+
+/// How often it looks.
+const PEERS_WAIT_STEP: Duration = Duration::from_millis(10);
+
+/// Paths under which stored objects are.
+const RESPONSES: &str = "/v1/responses/";
+const CONVERSATIONS: &str = "/v1/conversations";
+
+/// A kind of stored object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoredKind {
+    Response,
+    Conversation,
+}
+
+impl StoredKind {
+    /// The kind's name at the start of a sentence.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            StoredKind::Response => "Response",
+            StoredKind::Conversation => "Conversation",
+        }
+    }
+
+    /// The field of error objects that names the identifier.
+    pub(crate) fn param(self) -> &'static str {
+        match self {
+            StoredKind::Response => "response_id",
+            StoredKind::Conversation => "conversation_id",
+        }
+    }
+}
+
+/// An object that a request names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredReference {
+    pub(crate) kind: StoredKind,
+    pub(crate) id: String,
+}
+
+/// What a request has to do with stored objects.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StoredUse {
+    /// The object that the request continues, reads or changes.
+    reference: Option<StoredReference>,
+    /// The client forbids to store the response.
+    forbids_storing: bool,
+    /// The kind and the owner of what the response stores; `None` if it stores nothing.
+    pub(crate) stores: Option<(StoredKind, u64)>,
+    /// The worker that has the object.
+    pub(crate) worker: Option<WorkerId>,
+}
+
+impl StoredUse {
+    /// What a body says.
+    pub(crate) fn of_body(body: &Body<'_>) -> StoredUse {
+        let named = |kind, id: Option<std::borrow::Cow<'_, [u8]>>| {
+            let id = String::from_utf8_lossy(&id?).into_owned();
+            Some(StoredReference { kind, id })
+        };
+        let response = named(StoredKind::Response, body.previous_response());
+        let reference = response.or_else(|| named(StoredKind::Conversation, body.conversation()));
+        StoredUse { reference, forbids_storing: body.forbids_storing(), stores: None, worker: None }
+    }
+
+    /// A refusal of the request, in words of the object whose worker was needed.
+    pub(crate) fn explain(&self, refusal: GatewayError) -> GatewayError {
+        match (refusal, &self.reference, self.worker) {
+            (GatewayError::NotReady | GatewayError::WorkersFull, Some(reference), Some(_)) => {
+                GatewayError::StoredNotReady(reference.clone())
+            }
+            (refusal, ..) => refusal,
+        }
+    }
+}
+
+/// Whether the path belongs to a stored object, or to all of them. Escapes in such a path are refused: engines decode
+/// them, and identifiers need none.
+pub(crate) fn is_stored_path(path: &str) -> bool {
+    path.starts_with(RESPONSES) || path == CONVERSATIONS || path.starts_with("/v1/conversations/")
+}
+
+/// The object that a path names. `POST /v1/responses/compact` and similar calls name none.
+fn reference_in_path(method: &Method, path: &str) -> Option<StoredReference> {
+    let (kind, rest) = match path.strip_prefix(RESPONSES) {
+        Some(rest) => (StoredKind::Response, rest),
+        None => (StoredKind::Conversation, path.strip_prefix(CONVERSATIONS)?.strip_prefix('/')?),
+    };
+    let (id, is_whole) = rest.split_once('/').map_or((rest, true), |(id, _)| (id, false));
+    let is_call = kind == StoredKind::Response && is_whole && *method == Method::POST;
+    (!is_call).then(|| StoredReference { kind, id: id.to_owned() })
+}
+
+/// The hash of an identifier, the same on every router.
+pub(crate) fn hash_of(kind: StoredKind, id: &str) -> u128 {
+    let digest = digest(format!("warmroute stored {} {id}", kind.param()).as_bytes());
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest[..16]);
+    u128::from_le_bytes(half)
+}
+
+/// The hash of a tenant, the same on every router and after a restart.
+fn owner_of(tenant: Option<&Tenant>) -> u64 {
+    let Some(tenant) = tenant else { return 0 };
+    let digest = digest(format!("warmroute owner {}", tenant.name).as_bytes());
+    let mut half = [0; 8];
+    half.copy_from_slice(&digest[..8]);
+    // Zero stands for no tenant.
+    u64::from_le_bytes(half).max(1)
+}
+
+/// Completes what is known about a request's stored objects: the worker that has the one it names, and the owner of
+/// what it stores. Refuses a request for an object that its tenant does not have.
+pub(crate) async fn settle(
+    request: &mut ParsedRequest,
+    gateway: &Gateway,
+    method: &Method,
+    path: &str,
+    tenant: Option<&Tenant>,
+) -> Result<(), GatewayError> {
+    let makes_conversation = path == CONVERSATIONS && *method == Method::POST;
+    let makes_response = Api::of_path(path) == Api::Responses && !request.stored.forbids_storing;
+    request.stored.stores = match (makes_response, makes_conversation) {
+        (true, _) => Some((StoredKind::Response, owner_of(tenant))),
+        (_, true) => Some((StoredKind::Conversation, owner_of(tenant))),
+        _ => None,
+    };
+    if *method != Method::POST && path == CONVERSATIONS {
+        // A list of all conversations, whoever made them.
+        return if tenant.is_some() { Err(GatewayError::UnknownPath(path.to_owned())) } else { Ok(()) };
+    }
+    if let Some(reference) = reference_in_path(method, path) {
+        request.stored.reference = Some(reference);
+    } else if matches!(Api::of_path(path), Api::Chat | Api::Completions | Api::Messages) {
+        // These APIs do not know the fields.
+        request.stored.reference = None;
+    }
+    if let Some(reference) = &request.stored.reference {
+        request.stored.worker = find(gateway, reference, tenant).await?;
+    }
+    Ok(())
+}
+
+/// The worker that stores an object of this tenant; `None` if the object is unknown and there are no tenants, so that any
+/// worker may answer.
+async fn find(
+    gateway: &Gateway,
+    reference: &StoredReference,
+    tenant: Option<&Tenant>,
+) -> Result<Option<WorkerId>, GatewayError> {
+    let (id, owner) = (hash_of(reference.kind, &reference.id), owner_of(tenant));
+    let is_ours = |owner_there: u64| tenant.is_none() || owner_there == owner;
+    let deadline = Instant::now() + PEERS_WAIT_MAX;
+    let stored = loop {
+        let stored = gateway.router.inspect().stored_response(id);
+        match stored.filter(|stored| is_ours(stored.owner)) {
+            Some(stored) => break stored,
+            None if gateway.router.peering().is_sharing() && Instant::now() < deadline => {
+                sleep(PEERS_WAIT_STEP).await;
+            }
+            None if tenant.is_none() => return Ok(None),
+            None => return Err(GatewayError::StoredNotFound(reference.clone())),
+        }
+    };
+    let workers = gateway.router.inspect().workers();
+    let worker = workers.iter().find(|view| view.worker.identity == stored.worker);
+    match worker {
+        Some(view) => Ok(Some(view.worker.id)),
+        None => Err(GatewayError::StoredLost(reference.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_responses_and_conversations() {
+        let found = |method: Method, path: &str| {
+            reference_in_path(&method, path).map(|reference| (reference.kind, reference.id))
+        };
+        let response = |id: &str| Some((StoredKind::Response, id.to_owned()));
+        let conversation = |id: &str| Some((StoredKind::Conversation, id.to_owned()));
+        for (method, path, expected) in [
+            (Method::GET, "/v1/responses/resp_1", response("resp_1")),
+            (Method::DELETE, "/v1/responses/resp_1", response("resp_1")),
+            (Method::POST, "/v1/responses/resp_1/cancel", response("resp_1")),
+            (Method::GET, "/v1/responses/resp_1/input_items", response("resp_1")),
+            (Method::POST, "/v1/responses/compact", None),
+            (Method::POST, "/v1/conversations", None),
+            (Method::POST, "/v1/conversations/conv_1", conversation("conv_1")),
+            (Method::GET, "/v1/conversations/conv_1/items/msg_1", conversation("conv_1")),
+            (Method::POST, "/v1/responses", None),
+            (Method::POST, "/v1/chat/completions", None),
+        ] {
+            assert_eq!(found(method, path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_body_names_the_response_before_the_conversation() {
+        let of = |json: &str| {
+            let used = StoredUse::of_body(&Body::read(json.as_bytes()).unwrap());
+            used.reference.map(|reference| (reference.kind, reference.id))
+        };
+        let both = r#"{"conversation":"c","previous_response_id":"r"}"#;
+        assert_eq!(of(both), Some((StoredKind::Response, "r".to_owned())));
+        assert_eq!(of(r#"{"conversation":{"id":"c"}}"#), Some((StoredKind::Conversation, "c".to_owned())));
+        assert_eq!(of("{}"), None);
+    }
+}

@@ -117,8 +117,10 @@ fn what_breaks_prefixes_is_printed_and_counted_and_healthy_traffic_breaks_nothin
     assert_eq!(healthy["models"][0]["broken"], 0, "{healthy}");
     let told = explain(&[]);
     assert!(told.contains("3 prompts compared") && told.contains("none broken"), "{told}");
+    // Another application: its prompt ends with other words.
     for minute in 0..3 {
-        let body = chat(&format!("At 08:1{minute} you help.\n{}", rules()), &[], "Hi").to_string();
+        let body =
+            chat(&format!("At 08:1{minute} you help.\n{}", rules().to_uppercase()), &[], "Hi").to_string();
         let call =
             Call::send(gateway.url(), "POST", "/v1/chat/completions", &["x-session-id: s"], body.as_bytes());
         assert_eq!(call.finish().status, 200);

@@ -32,7 +32,7 @@ impl Place {
         let is_history = matches!(cause, Cause::HistoryTrimmed | Cause::HistoryRewritten);
         let is_group = path.field <= Field::Tools || is_late_turn || is_history;
         let is_value = matches!(cause, Cause::Timestamp | Cause::RandomId | Cause::Number);
-        match is_group && !(is_value && !is_late_turn) {
+        match is_group && (!is_value || is_late_turn) {
             true => Place { cause, path: path.whole(), byte: None },
             false => Place { cause, path, byte: Some(byte) },
         }

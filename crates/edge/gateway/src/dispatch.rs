@@ -18,7 +18,6 @@ use warmroute_types::{Micros, WorkerId};
 use crate::attempt::{Attempt, blame_worker, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::cached_tokens::CachedTokens;
-use crate::continuation::StreamGuard;
 use crate::drain::Drain;
 use crate::fallback_response::{FallbackResponse, read_rejection};
 use crate::first_byte_wait::FirstByteWait;
@@ -459,7 +458,7 @@ impl Dispatch {
         }
         let end_marker = end_marker_of(started.head.headers());
         let head = self.client_head(started.head, &attempt.decision);
-        let params = RelayParams {
+        let mut params = RelayParams {
             api: self.api,
             framing: Framing::of(&head.headers),
             end_marker,
@@ -471,8 +470,9 @@ impl Dispatch {
             deadline: self.deadline,
             timeouts: self.config.timeouts,
             drain: self.drain.clone(),
+            is_continuable: false,
         };
-        let guard = self.may_be_continued(&params).then(StreamGuard::default);
+        params.is_continuable = self.may_be_continued(&params);
         let relay = Relay::new(
             Arc::clone(&self.gateway),
             upstream,
@@ -481,7 +481,6 @@ impl Dispatch {
             started.first,
             params,
             self.permit.take(),
-            guard,
         );
         (head, relay)
     }

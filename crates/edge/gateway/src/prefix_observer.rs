@@ -23,8 +23,8 @@ use crate::upstream_body::BufferedBody;
 const WAITING_MAX: usize = 256;
 const WAITING_BYTES_MAX: usize = 32 << 20;
 
-/// Bytes observed in a second: at 10 ns a byte less than a tenth of a core.
-const BYTES_PER_S_MAX: u64 = 8 << 20;
+/// Bytes observed in a second: at 10 ns a byte about one hundredth of a core.
+const BYTES_PER_S_MAX: u64 = 1 << 20;
 
 /// Larger bodies are not observed.
 const BODY_BYTES_MAX: usize = 4 << 20;

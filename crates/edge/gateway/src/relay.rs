@@ -100,6 +100,8 @@ pub(crate) struct RelayParams {
     pub timeouts: Timeouts,
     /// Tells whether a shutdown aborts requests.
     pub drain: Drain,
+    /// Whether the stream may be continued on another worker.
+    pub is_continuable: bool,
 }
 
 impl RelayParams {
@@ -119,9 +121,9 @@ impl Relay {
         first: Option<Bytes>,
         params: RelayParams,
         permit: Option<Permit>,
-        guard: Option<StreamGuard>,
     ) -> Relay {
         let open = OpenResponse::new(response, attempt, permit, &params);
+        let guard = params.is_continuable.then(StreamGuard::default);
         let (continuation, switch, defect) = (None, None, None);
         let mut relay = Relay {
             gateway,

@@ -13,7 +13,7 @@ pub(crate) struct DeliveredText {
     /// Output tokens, as the engine counts them or one for each event.
     pub(crate) tokens: u32,
     /// Tokens that workers before the current one delivered.
-    tokens_before: u32,
+    pub(super) tokens_before: u32,
     /// Fields that every event repeats.
     pub(crate) head: EventHead,
     /// Whether the answer has ended.

@@ -172,7 +172,7 @@ fn the_metrics_page_and_its_documentation_agree() {
     std::fs::write(&secret, "a secret of sixteen bytes and more").unwrap();
     let flags = ["--load-interval-ms", "10", "--record", &record, "--max-concurrent-requests", "9"];
     let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0"];
-    let logged = ["--access-log", &access_log];
+    let logged = ["--access-log", &access_log, "--otlp-endpoint", "http://127.0.0.1:9"];
     let gateway = Gateway::over(&[engine.url()], &[&flags[..], &shared, &logged].concat());
     eventually("a load report has come", || {
         gateway.workers().pop().filter(|worker| worker["report"].is_object())

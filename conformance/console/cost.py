@@ -12,7 +12,7 @@ import sys
 import time
 
 from browser import Page, chromium
-from fleet import Engines, Gateway, get
+from fleet import Engines, Gateway, await_that, get
 
 BINARY = sys.argv[1]
 TURNS = int(os.environ.get("TURNS", "6"))
@@ -67,11 +67,11 @@ def main():
     gateway = Gateway(BINARY, engines.urls)
     load = subprocess.Popen(
         [BINARY, "lab", "drive", "--url", f"http://127.0.0.1:{gateway.port}", "--workload", "short", "--speed", str(SPEED),
-         "--concurrency", str(CLIENTS), "--duration", "600", "--requests", "10000000", "--json", os.devnull],
+         "--concurrency", str(CLIENTS), "--duration", str(600 * SPEED), "--requests", "900000", "--json", os.devnull],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     closed, opened, rates, shares = [], [], [], []
     try:
-        time.sleep(4)
+        await_that("requests come", lambda: decided(gateway) > 1_000)
         with chromium() as browser:
             for _ in range(TURNS):
                 ms, rate = turn(gateway)

@@ -167,7 +167,7 @@ def dashboard_is_rendered(renderings):
     found = {name: [config for config in of_kind(documents, "ConfigMap") if "grafana_dashboard" in config["metadata"]["labels"]]
              for name, documents in renderings}
     if any(configs for name, configs in found.items() if name != "full"):
-        yield "a dashboard that nobody asked for"
+        yield "a dashboard that was not asked for"
     if [json.loads(config["data"]["warmroute.json"]) for config in found["full"]] != [committed]:
         yield "full: the ConfigMap is not the committed dashboard"
 

@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod gate;
+pub mod gated;
 pub mod keep_alive;
 pub mod load;
 pub mod process;

@@ -1,45 +1,21 @@
 //! Budgets for the time to first token: in time or not at all.
 
-use std::sync::{Arc, Mutex};
-
 use crate::harness::client::{Call, Response};
 use crate::harness::eventually;
-use crate::harness::gate::Gate;
+use crate::harness::gated::{Gated, wait_for_waiting};
 use crate::harness::process::{Gateway, Process};
-use crate::harness::script::Scripted;
 use crate::harness::temp_folder::TempFolder;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const PATH: &str = "/v1/chat/completions";
 
-/// An engine whose answers begin once the gate is open, and which records the order of its requests.
-struct Gated {
-    engine: Scripted,
-    gate: Gate,
-    order: Arc<Mutex<Vec<String>>>,
-}
-
-impl Gated {
-    fn new() -> Gated {
-        let (gate, order) = (Gate::default(), Arc::new(Mutex::new(Vec::new())));
-        let (waited_at, asked_in) = (gate.clone(), Arc::clone(&order));
-        let engine = Scripted::with_models(Some("m"), move |mut asked| {
-            let body: Value = serde_json::from_slice(&asked.body).unwrap();
-            let text = body["messages"][0]["content"].as_str().unwrap();
-            asked_in.lock().unwrap().push(text.chars().take(8).collect());
-            waited_at.pass();
-            asked.begin_events();
-            asked.chunk(
-                "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\ndata: [DONE]\n\n",
-            );
-            asked.end_chunks();
-        });
-        Gated { engine, gate, order }
-    }
-
-    fn order(&self) -> Vec<String> {
-        self.order.lock().unwrap().clone()
-    }
+/// An engine whose answers begin once the gate is open.
+fn gated() -> Gated {
+    Gated::serving("m", |mut asked| {
+        asked.begin_events();
+        asked.chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\ndata: [DONE]\n\n");
+        asked.end_chunks();
+    })
 }
 
 fn send(gateway: &Gateway, headers: &[&str], text: &str) -> Call {
@@ -56,15 +32,9 @@ fn refused(response: &Response, code: &str) -> u32 {
     response.header("retry-after").unwrap().parse().unwrap()
 }
 
-fn wait_for_waiting(gateway: &Gateway, n: usize) {
-    eventually(&format!("{n} requests wait"), || {
-        (gateway.metric_sum("warmroute_queue_waiting") == n as f64).then_some(())
-    });
-}
-
 #[test]
 fn a_budget_comes_from_the_header_the_key_or_the_settings() {
-    let gated = Gated::new();
+    let gated = gated();
     gated.gate.open();
     let folder = TempFolder::new("ttft-budget-keys");
     let keys = folder.file("keys");
@@ -103,7 +73,7 @@ fn a_budget_comes_from_the_header_the_key_or_the_settings() {
 /// Requests without a first token are work ahead of the next. The lowest class is refused first.
 #[test]
 fn work_ahead_uses_budgets_up_and_the_lowest_class_is_refused_first() {
-    let gated = Gated::new();
+    let gated = gated();
     let gateway = Gateway::over(&[&gated.engine.url], &["--allow-high-priority"]);
     let (low, high) = ("x-warmroute-priority: low", "x-warmroute-priority: high");
     let (budget, short) = (budget(4_000), "short");
@@ -140,7 +110,7 @@ fn work_ahead_uses_budgets_up_and_the_lowest_class_is_refused_first() {
 
 #[test]
 fn waiting_requests_go_in_the_order_of_their_deadlines() {
-    let gated = Gated::new();
+    let gated = gated();
     let gateway = Gateway::over(&[&gated.engine.url], &["--max-concurrent-requests", "1"]);
     let mut calls = vec![send(&gateway, &[], "first")];
     gated.engine.wait_for_asked(1);
@@ -164,7 +134,7 @@ fn waiting_requests_go_in_the_order_of_their_deadlines() {
 
 #[test]
 fn a_full_queue_sheds_the_lowest_class() {
-    let gated = Gated::new();
+    let gated = gated();
     let gateway = Gateway::over(
         &[&gated.engine.url],
         &["--max-concurrent-requests", "1", "--queue-size", "2", "--allow-high-priority"],

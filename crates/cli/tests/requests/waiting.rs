@@ -1,44 +1,25 @@
 //! Admission limits: which requests are admitted, wait, or are refused.
 
-use std::sync::{Arc, Mutex};
-
 use crate::harness::client::{Call, Response, post};
 use crate::harness::eventually;
 use crate::harness::gate::Gate;
+use crate::harness::gated::{Gated, wait_for_waiting};
 use crate::harness::process::Gateway;
 use crate::harness::script::Scripted;
 use crate::harness::temp_folder::TempFolder;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const PATH: &str = "/v1/chat/completions";
 
-/// An engine that answers once the gate is open, and records the order of its requests.
-struct Gated {
-    engine: Scripted,
-    gate: Gate,
-    order: Arc<Mutex<Vec<String>>>,
+/// An engine that answers once the gate is open.
+fn gated_serving(model: &'static str) -> Gated {
+    Gated::serving(model, |mut asked| {
+        asked.answer(r#"{"usage":{"prompt_tokens":400,"completion_tokens":200}}"#)
+    })
 }
 
-impl Gated {
-    fn new() -> Gated {
-        Gated::serving("m")
-    }
-
-    fn serving(model: &'static str) -> Gated {
-        let (gate, order) = (Gate::default(), Arc::new(Mutex::new(Vec::new())));
-        let (waited_at, asked_in) = (gate.clone(), Arc::clone(&order));
-        let engine = Scripted::with_models(Some(model), move |mut asked| {
-            let body: Value = serde_json::from_slice(&asked.body).unwrap();
-            asked_in.lock().unwrap().push(body["messages"][0]["content"].as_str().unwrap().to_owned());
-            waited_at.pass();
-            asked.answer(r#"{"usage":{"prompt_tokens":400,"completion_tokens":200}}"#);
-        });
-        Gated { engine, gate, order }
-    }
-
-    fn order(&self) -> Vec<String> {
-        self.order.lock().unwrap().clone()
-    }
+fn gated() -> Gated {
+    gated_serving("m")
 }
 
 fn body(model: &str, text: &str) -> String {
@@ -47,12 +28,6 @@ fn body(model: &str, text: &str) -> String {
 
 fn send(gateway: &Gateway, headers: &[&str], text: &str) -> Call {
     Call::send(gateway.url(), "POST", PATH, headers, body("m", text).as_bytes())
-}
-
-fn wait_for_waiting(gateway: &Gateway, n: usize) {
-    eventually(&format!("{n} requests wait"), || {
-        (gateway.metric_sum("warmroute_queue_waiting") == n as f64).then_some(())
-    });
 }
 
 /// Sends requests one after another, each once the previous one waits; the first is admitted.
@@ -81,7 +56,7 @@ fn refused(response: &Response, code: &str) -> u32 {
 
 #[test]
 fn above_the_limit_requests_wait_until_others_end() {
-    let gated = Gated::new();
+    let gated = gated();
     let gateway = Gateway::over(&[&gated.engine.url], &["--max-concurrent-requests", "2"]);
     let calls: Vec<Call> = (0..6).map(|_| send(&gateway, &[], "x")).collect();
     gated.engine.wait_for_asked(2);
@@ -95,7 +70,7 @@ fn above_the_limit_requests_wait_until_others_end() {
 
 #[test]
 fn when_the_queue_is_full_the_client_gets_a_retry_after() {
-    let gated = Gated::new();
+    let gated = gated();
     let gateway = Gateway::over(
         &[&gated.engine.url],
         &["--max-concurrent-requests", "1", "--queue-size", "1", "--queue-timeout-secs", "1"],
@@ -117,7 +92,7 @@ fn when_the_queue_is_full_the_client_gets_a_retry_after() {
 /// free.
 #[test]
 fn a_request_whose_worker_fails_waits_for_room_at_another() {
-    let gated = Gated::new();
+    let gated = gated();
     let failing = Gate::default();
     let broken_at = failing.clone();
     let bad = Scripted::new(move |asked| {
@@ -140,7 +115,7 @@ fn a_request_whose_worker_fails_waits_for_room_at_another() {
 /// Bodies are read before admission, so their memory has a limit of its own.
 #[test]
 fn bodies_share_a_memory_limit() {
-    let gated = Gated::new();
+    let gated = gated();
     let flags = ["--max-payload-size", "100000", "--max-buffered-bytes", "150000"];
     let gateway = Gateway::over(&[&gated.engine.url], &flags);
     let large = "x".repeat(90_000);
@@ -160,7 +135,7 @@ fn bodies_share_a_memory_limit() {
 
 #[test]
 fn a_client_that_leaves_is_removed_from_the_queue() {
-    let gated = Gated::new();
+    let gated = gated();
     let gateway = Gateway::over(&[&gated.engine.url], &["--max-concurrent-requests", "1"]);
     let mut calls =
         line_up(&gateway, &gated, &[("x-a: 1", "first"), ("x-a: 1", "leaves"), ("x-a: 1", "last")]);
@@ -184,7 +159,7 @@ fn urgent_requests_go_first_if_priorities_are_on() {
         (&[], ["first", "normal", "high", "low"]),
         (&["--priority-header", "off"], ["first", "low", "normal", "high"]),
     ] {
-        let gated = Gated::new();
+        let gated = gated();
         let flags = [&["--max-concurrent-requests", "1"], flags].concat();
         let gateway = Gateway::over(&[&gated.engine.url], &flags);
         let calls = line_up(&gateway, &gated, &requests);
@@ -200,7 +175,7 @@ fn only_a_key_with_permission_sets_priorities() {
     let keys = folder.file("keys");
     std::fs::write(&keys, "sk-plain name=a\nsk-urgent name=b priority=high\nsk-batch name=c priority=low\n")
         .unwrap();
-    let gated = Gated::new();
+    let gated = gated();
     let flags = ["--max-concurrent-requests", "1", "--api-keys-file", &keys];
     let gateway = Gateway::over(&[&gated.engine.url], &flags);
     let high = |key: &str| format!("authorization: Bearer {key}\r\nx-warmroute-priority: high");
@@ -216,7 +191,7 @@ fn only_a_key_with_permission_sets_priorities() {
 
 #[test]
 fn a_busy_client_waits_behind_its_own_requests() {
-    let gated = Gated::new();
+    let gated = gated();
     let gateway = Gateway::over(&[&gated.engine.url], &["--max-concurrent-requests", "1"]);
     let (much, little) = ("authorization: Bearer much", "authorization: Bearer little");
     let calls = line_up(
@@ -233,7 +208,7 @@ fn a_busy_client_waits_behind_its_own_requests() {
 
 #[test]
 fn worker_limits_hold_and_one_models_queue_blocks_no_other() {
-    let (one, two, other) = (Gated::new(), Gated::new(), Gated::serving("other"));
+    let (one, two, other) = (gated(), gated(), gated_serving("other"));
     let urls = [&*one.engine.url, &two.engine.url, &other.engine.url];
     let gateway = Gateway::over(&urls, &["--max-concurrent-per-worker", "1"]);
     let calls: Vec<Call> = (0..5).map(|_| send(&gateway, &[], "x")).collect();
@@ -250,7 +225,7 @@ fn worker_limits_hold_and_one_models_queue_blocks_no_other() {
 
 #[test]
 fn a_new_worker_serves_waiting_requests() {
-    let (full, newcomer) = (Gated::new(), Gated::new());
+    let (full, newcomer) = (gated(), gated());
     let gateway = Gateway::over(&[&full.engine.url], &["--max-concurrent-per-worker", "2"]);
     let calls: Vec<Call> = (0..4).map(|_| send(&gateway, &[], "x")).collect();
     wait_for_waiting(&gateway, 2);
@@ -266,7 +241,7 @@ fn a_new_worker_serves_waiting_requests() {
 
 #[test]
 fn a_key_has_a_request_rate_limit() {
-    let gated = Gated::new();
+    let gated = gated();
     gated.gate.open();
     let gateway = Gateway::over(&[&gated.engine.url], &["--rate-limit-requests-per-minute", "2"]);
     let ask = |key: &str| send(&gateway, &[&format!("authorization: Bearer {key}")], "x").finish();
@@ -277,7 +252,7 @@ fn a_key_has_a_request_rate_limit() {
 
 #[test]
 fn a_key_has_a_token_rate_limit_in_engine_tokens() {
-    let gated = Gated::new();
+    let gated = gated();
     gated.gate.open();
     let gateway = Gateway::over(&[&gated.engine.url], &["--rate-limit-tokens-per-minute", "600"]);
     let ask = || send(&gateway, &["x-api-key: a"], "a few words").finish();
@@ -369,7 +344,7 @@ fn a_refused_request_uses_no_tokens() {
     for _ in 0..4 {
         assert_eq!(send(&gateway, &["x-api-key: a"], &long).finish().status, 502);
     }
-    let gated = Gated::new();
+    let gated = gated();
     let gateway = Gateway::over(&[&gated.engine.url], &flags);
     let calls = line_up(&gateway, &gated, &[("x-api-key: b", "first"), ("x-api-key: c", "second")]);
     for _ in 0..4 {

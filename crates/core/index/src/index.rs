@@ -4,7 +4,7 @@
 //! cut, a long chain, an expiry) runs in pieces, and waiting writers run in between. Other callers therefore see such
 //! an operation half done, node by node. Callers must put operations on one worker in order themselves.
 //!
-//! Presumptions never wait for the lock: whoever holds it applies them (`pending.rs`).
+//! Presumptions never wait for the lock: the thread that holds it applies them (`pending.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -15,6 +15,7 @@
 mod align;
 mod api;
 mod body;
+mod calendar;
 mod canonical;
 mod chunk_sizes;
 mod chunks;

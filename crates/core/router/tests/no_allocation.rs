@@ -175,7 +175,7 @@ fn while_written<T>(router: &Router<Standard>, work: impl FnOnce() -> T) -> (T, 
     })
 }
 
-/// Conversations that nobody has sent before, each routed with buffers of its own.
+/// New conversations, each routed with buffers of its own.
 const NEWCOMERS: usize = 500;
 
 /// Another thread holds the index's writer lock all the time: a decision about a new prompt neither waits for it nor allocates.

@@ -153,7 +153,7 @@ pub(crate) async fn settle(
         _ => None,
     };
     if *method != Method::POST && path == CONVERSATIONS {
-        // A list of all conversations, whoever made them.
+        // A list of all tenants' conversations.
         return if tenant.is_some() { Err(GatewayError::UnknownPath(path.to_owned())) } else { Ok(()) };
     }
     if let Some(reference) = reference_in_path(method, path) {

@@ -1,54 +1,9 @@
 //! Words of a text, and those among them that look like values: dates, times, ids, counts.
 
+use crate::calendar::is_calendar_name;
+
 /// Longest word. Longer ones, such as encoded data, are split.
 const WORD_BYTES_MAX: usize = 128;
-
-/// Names in dates. They change as digits do.
-const CALENDAR: [&str; 43] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-    "Jan",
-    "Feb",
-    "Mar",
-    "Apr",
-    "Jun",
-    "Jul",
-    "Aug",
-    "Sep",
-    "Sept",
-    "Oct",
-    "Nov",
-    "Dec",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-    "Sunday",
-    "Mon",
-    "Tue",
-    "Tues",
-    "Wed",
-    "Thu",
-    "Thur",
-    "Thurs",
-    "Fri",
-    "Sat",
-    "Sun",
-    "AM",
-    "PM",
-];
 
 /// A word, or the bytes between two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +80,7 @@ fn class(byte: u8) -> u8 {
 fn is_calendar(text: &[u8]) -> bool {
     match text {
         b"am" | b"pm" => true,
-        [b'A'..=b'Z', ..] if text.len() <= 9 => CALENDAR.iter().any(|name| name.as_bytes() == text),
+        [b'A'..=b'Z', ..] if text.len() <= 9 => is_calendar_name(text),
         _ => false,
     }
 }

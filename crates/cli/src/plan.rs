@@ -16,8 +16,8 @@ use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources, check_endpoints};
 use warmroute_gateway::{
-    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, SessionKeys, Timeouts, Token,
-    WorkerChoice, WorkerLimit,
+    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, SessionKeys, Shares, Timeouts,
+    Token, WorkerChoice, WorkerLimit,
 };
 use warmroute_operate::PickerPlan;
 use warmroute_picker::ConformanceHeaders;
@@ -309,6 +309,11 @@ fn admission_config(
         limits: Limits {
             requests_per_minute: value_of(options.rate_limit_requests_per_minute),
             tokens_per_minute: value_of(options.rate_limit_tokens_per_minute),
+            concurrent: value_of(options.max_concurrent_per_tenant),
+        },
+        shares: Shares {
+            queue_percent: percent("queue-share-per-tenant", options.queue_share_per_tenant)?,
+            memory_percent: percent("memory-share-per-tenant", options.memory_share_per_tenant)?,
         },
         priority_header: header(priority, "off").context("priority-header")?,
         class_max: match value_of(options.allow_high_priority).0 {
@@ -317,6 +322,13 @@ fn admission_config(
         },
         tenant_header: header(tenant, "api-key").context("tenant-header")?,
     })
+}
+
+/// A share in percent. The file may state any number.
+fn percent(name: &str, value: Option<u32>) -> anyhow::Result<u32> {
+    let percent = value_of(value);
+    anyhow::ensure!(percent <= 100, "{name} is {percent}; give 0 to 100 percent");
+    Ok(percent)
 }
 
 fn precise(options: &Options, dialer: Dialer) -> Option<FollowSettings> {

@@ -22,22 +22,20 @@ impl Shares {
         }
     }
 
-    /// Most places in a queue of this size; at least one.
+    /// Most places in a queue of this size; at least one. A tenant without a limit may fill the queue, which then decides.
     pub(crate) fn of_queue(self, places: usize) -> usize {
-        part(self.queue_percent, places).max(1)
+        part(self.queue_percent, places).map_or(usize::MAX, |part| part.max(1))
     }
 
     /// Most bytes of this memory.
     pub(crate) fn of_memory(self, bytes: usize) -> usize {
-        part(self.memory_percent, bytes)
+        part(self.memory_percent, bytes).unwrap_or(bytes)
     }
 }
 
-fn part(percent: u32, of: usize) -> usize {
-    match percent {
-        1..100 => (of as u128 * u128::from(percent) / 100) as usize,
-        _ => of,
-    }
+/// `None`: unlimited.
+fn part(percent: u32, of: usize) -> Option<usize> {
+    (1..100).contains(&percent).then(|| (of as u128 * u128::from(percent) / 100) as usize)
 }
 
 #[cfg(test)]
@@ -49,7 +47,7 @@ mod tests {
         let of_key = Shares { queue_percent: 25, memory_percent: 0 };
         let shares = of_key.over(Shares { queue_percent: 50, memory_percent: 10 });
         assert_eq!((shares.of_queue(100), shares.of_memory(1_000)), (25, 100));
-        assert_eq!((shares.of_queue(2), Shares::default().of_queue(7)), (1, 7));
+        assert_eq!((shares.of_queue(2), Shares::default().of_queue(7)), (1, usize::MAX));
         assert_eq!(Shares::default().of_memory(usize::MAX), usize::MAX);
     }
 }

@@ -10,13 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warmroute_types::Micros;
 
-use crate::queue::AdmissionPosition;
+use crate::position::{AdmissionPosition, Slot};
 
 /// Most tenants without waiting requests whose lead is remembered.
 pub(crate) const TENANTS_MAX: usize = 4_096;
-
-/// The start, then the order of arrival.
-pub(crate) type Slot = (u64, u64);
 
 /// The due time, or the end of time without one; then the order of arrival.
 type Order = (Micros, u64);

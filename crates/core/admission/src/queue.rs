@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use warmroute_types::Micros;
 
 use crate::Class;
-use crate::class_queue::{ClassQueue, Head, Slot};
+use crate::class_queue::{ClassQueue, Head};
+use crate::position::AdmissionPosition;
 
 /// How often in a row a waiting class may be passed over for higher ones.
 pub const PASSED_MAX: u32 = 8;
@@ -30,24 +31,6 @@ pub struct AdmissionRequest {
     pub route: u64,
     /// When it must have been admitted to be in time; `None` without a time budget.
     pub due: Option<Micros>,
-}
-
-/// A request's position in the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdmissionPosition {
-    class: Class,
-    pub(crate) tenant: u64,
-    pub(crate) cost: u32,
-    pub(crate) route: u64,
-    pub(crate) slot: Slot,
-    pub(crate) due: Option<Micros>,
-}
-
-impl AdmissionPosition {
-    /// The same position for a request that can now use other workers.
-    pub fn on_route(self, route: u64) -> AdmissionPosition {
-        AdmissionPosition { route, ..self }
-    }
 }
 
 /// The queue is full. Contains the rejected item.

@@ -20,7 +20,6 @@ use crate::estimate::{EstimateTime, PromptOverlap, WorkerEstimate};
 use crate::presumed_shortfall::PresumedShortfall;
 use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::{PromptChunks, PromptText};
-use crate::reported::Unit;
 use crate::reported_overlap::{CachePrediction, PredictionWeights, ReportedOverlap, whole_blocks};
 use crate::reported_view::ReportedView;
 use crate::request::Request;
@@ -28,6 +27,7 @@ use crate::sampled_reuse::SampledReuse;
 use crate::scratch::Scratch;
 use crate::speculation::Speculations;
 use crate::token_rate::TokenRate;
+use crate::unit::Unit;
 
 /// One model's workers.
 #[derive(Default)]

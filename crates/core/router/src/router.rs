@@ -154,17 +154,17 @@ impl<P: Policy> Router<P> {
                 guard.for_each(|guard| guard.computed(decision.worker.id, at));
                 if decision.loads_adapter {
                     self.learn_adapter_load(decision, at);
-                    self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Begun);
+                    decision.booking.answered(&decision.worker, AnswerProgress::Begun);
                     return Observed::default();
                 }
                 decision.booking.first_token(at);
-                self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Begun);
+                decision.booking.answered(&decision.worker, AnswerProgress::Begun);
                 Observed { ejected_until: self.compare_first_token(decision, at), feedback: None }
             }
             Outcome::Ended { answered } => {
                 self.confirm_prompt(decision);
                 decision.assignment_guard.iter_mut().for_each(AssignmentGuard::answered);
-                self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Complete);
+                decision.booking.answered(&decision.worker, AnswerProgress::Complete);
                 let feedback = answered.map(|answered| self.feedback(decision, answered));
                 Observed { ejected_until: None, feedback }
             }
@@ -174,7 +174,7 @@ impl<P: Policy> Router<P> {
                 Observed::default()
             }
             Outcome::Refused => {
-                self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Complete);
+                decision.booking.answered(&decision.worker, AnswerProgress::Complete);
                 Observed::default()
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http::{Method, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 use warmroute_admission::TtftBudget;
@@ -32,10 +32,11 @@ use crate::request_log::RequestLog;
 use crate::response_body::ResponseBody;
 use crate::response_watch::Framing;
 use crate::routing;
+use crate::started_response::{StartedResponse, read_first_chunk};
 use crate::status_class::StatusClass;
 use crate::stored_objects;
 use crate::ttft_budget;
-use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
+use crate::upstream::{Upstream, UpstreamError};
 use crate::upstream_body::UpstreamBody;
 use crate::write_stall::ResponseDeadline;
 use crate::{Config, DecisionHeaders, headers};
@@ -78,13 +79,6 @@ pub(crate) struct Dispatch {
     log: RequestLog,
 }
 
-/// A worker's response up to its first body chunk.
-pub(crate) struct StartedResponse {
-    head: Response<()>,
-    pub(crate) response: UpstreamResponse,
-    pub(crate) first: Option<bytes::Bytes>,
-}
-
 impl Dispatch {
     /// Reads a request and waits for its admission.
     pub(crate) async fn receive(
@@ -109,20 +103,21 @@ impl Dispatch {
             (entry.model, entry.prompt_tokens) =
                 (intake.request.model.clone(), Some(intake.request.prompt_tokens));
         });
-        if let Some(parsed) = Arc::get_mut(&mut intake.request) {
-            stored_objects::settle(parsed, gateway, &parts.method, parts.uri.path(), tenant).await?;
-        }
+        // Only this future has the request yet.
+        let parsed = Arc::get_mut(&mut intake.request).ok_or(GatewayError::NotReady)?;
+        stored_objects::settle(parsed, gateway, &parts.method, parts.uri.path(), tenant).await?;
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
         let avoid = routing::all_but_stored(gateway, &intake.request);
         let queue = log.begin_queue();
-        let ttft_budget = ttft_budget::ttft_budget(gateway, &config, &parts.headers, tenant)?;
+        let ttft_budget = permit::ttft_budget(gateway, &config.admission, &parts.headers, tenant)?;
         let (admission, request_headers) = (&config.admission, &parts.headers);
         let permit =
             permit::admit(gateway, admission, request_headers, tenant, &intake.request, ttft_budget, &avoid)
                 .await;
         let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
-        if let RequestBody::Buffered(body) = &intake.body {
-            gateway.prefixes.observe(body, &intake.request, api, received);
+        if let (RequestBody::Buffered(body), Some(source)) = (&intake.body, intake.request.prompt_source(api))
+        {
+            gateway.prefixes.observe(body, source, received);
         }
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
@@ -512,17 +507,6 @@ impl Drop for Dispatch {
         self.intake.release_body();
         drop(self.permit.take());
     }
-}
-
-/// Waits for the first body chunk. Some servers send the response head before they start to compute.
-async fn read_first_chunk(
-    (head, mut response): (Response<()>, UpstreamResponse),
-) -> Result<StartedResponse, UpstreamError> {
-    if head.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(UpstreamError::Upgrade);
-    }
-    let first = response.next_chunk().await.transpose()?;
-    Ok(StartedResponse { head, response, first })
 }
 
 fn end_marker_of(headers: &HeaderMap) -> EndMarker {

@@ -8,7 +8,7 @@ use warmroute_prompt::BadJson;
 use warmroute_router::NoRoute;
 use warmroute_types::Micros;
 
-use crate::stored_objects::StoredReference;
+use crate::stored_reference::StoredReference;
 use crate::upstream::UpstreamError;
 
 /// `Retry-After` when no worker is ready or body memory is full. Health checks run about this often, and bodies are
@@ -53,6 +53,12 @@ pub(crate) enum GatewayError {
         .0.kind.title().to_lowercase(), .0.id
     )]
     StoredNotReady(StoredReference),
+    #[error(
+        "The {} with id '{}' is stored by another worker than the other object that the request names. \
+         Send the whole conversation in `input`",
+        .0.kind.title().to_lowercase(), .0.id
+    )]
+    StoredApart(StoredReference),
     #[error("The field `{0}` steers engines and is not allowed for this key; remove it")]
     FieldRefused(&'static str),
     #[error("The request's head is ambiguous: {0}")]
@@ -227,6 +233,7 @@ impl GatewayError {
             GatewayError::UnknownWorker(_) => "unknown_worker",
             GatewayError::StoredNotFound(_) => "response_not_found",
             GatewayError::StoredLost(_) => "response_lost",
+            GatewayError::StoredApart(_) => "responses_apart",
             GatewayError::AmbiguousHead(_) => "ambiguous_head",
             GatewayError::FieldRefused(_) => "field_not_allowed",
             GatewayError::HeadTooLarge { .. } => "head_too_large",
@@ -256,6 +263,7 @@ impl GatewayError {
         match self {
             GatewayError::Unauthorized => StatusCode::UNAUTHORIZED,
             GatewayError::BadJson { .. }
+            | GatewayError::StoredApart(_)
             | GatewayError::BrokenBody
             | GatewayError::AmbiguousHead(_)
             | GatewayError::BadTtftBudget
@@ -338,9 +346,9 @@ impl GatewayError {
     /// The request's field that is wrong, if it is one.
     fn param(&self) -> Option<&'static str> {
         match self {
-            GatewayError::StoredNotFound(reference) | GatewayError::StoredLost(reference) => {
-                Some(reference.kind.param())
-            }
+            GatewayError::StoredNotFound(reference)
+            | GatewayError::StoredLost(reference)
+            | GatewayError::StoredApart(reference) => Some(reference.kind.param()),
             _ => None,
         }
     }

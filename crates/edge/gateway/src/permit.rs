@@ -22,6 +22,7 @@ use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
 use crate::parsed_request::ParsedRequest;
 use crate::routing;
+use crate::ttft_budget;
 
 /// An admitted request. Dropping it ends the request: it settles the rate limits and admits the next one.
 pub(crate) struct Permit {
@@ -43,6 +44,19 @@ struct Admitted {
     place: AdmissionPosition,
     /// Latest time until which the request may wait, also if it has to queue again.
     deadline: Micros,
+}
+
+/// The request's budget for its time to first token, if it has one. It begins now.
+pub(crate) fn ttft_budget(
+    gateway: &Gateway,
+    config: &AdmissionConfig,
+    headers: &HeaderMap,
+    tenant: Option<&Tenant>,
+) -> Result<Option<TtftBudget>, GatewayError> {
+    let of_key = tenant.and_then(|tenant| tenant.ttft_budget);
+    let budget = ttft_budget::ttft_budget(headers, of_key, config.ttft_budget.into())?;
+    let class = || gateway.admission_gate.class_of(config, headers, tenant);
+    Ok(budget.map(|budget| TtftBudget::new(class(), budget, gateway.now())))
 }
 
 /// Admits a request, after waiting in the queue if necessary for a worker outside `avoid`. Returns `None` if nothing is

@@ -4,7 +4,6 @@ mod access;
 mod configuration;
 mod explain;
 mod flush;
-mod peers;
 mod prefixes;
 mod reports;
 mod ui;
@@ -26,21 +25,20 @@ use warmroute_wire::Acceptor;
 
 use crate::Token;
 use crate::body_budget::BodyMemory;
+use crate::connection::accept;
 use crate::console::{self, AdminBody};
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::intake::{BodyDeadline, buffer};
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
-use crate::server::accept;
+use crate::peers_page::peers_page;
 use crate::silent_connections::SilentConnection;
 
 pub use access::Reach;
 use access::UNAUTHORIZED;
 pub use configuration::Configuration;
-pub(crate) use peers::list as peers_page;
 pub use reports::{ReportError, ReportSink};
 pub(crate) use worker_api::ClientWorkerApi;
-pub use worker_api::WorkerApi;
 
 /// Largest body of most admin requests.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -169,7 +167,7 @@ impl Admin {
                 Err(AdminError(StatusCode::FORBIDDEN, KEY_NEEDS_TOKEN.to_owned()))
             }
             (_, path) if worker_api::is_path(path) => worker_api::answer(&self.gateway, parts, body).await,
-            (&Method::GET, "/peers") => Ok(as_json(&peers::list(&self.gateway))),
+            (&Method::GET, "/peers") => Ok(as_json(&peers_page(&self.gateway))),
             (&Method::GET, "/ui" | "/ui/") => Ok(console::page()),
             (&Method::GET, "/ui/request") => ui::request(&self.gateway, query),
             (&Method::GET, "/prefixes") => Ok(as_json(&prefixes::report(&self.gateway))),

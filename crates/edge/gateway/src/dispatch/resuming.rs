@@ -9,21 +9,48 @@ use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
 use warmroute_wire::HttpClient;
 
-use super::{Dispatch, StartedResponse};
+use super::Dispatch;
 use crate::attempt::Attempt;
 use crate::attempt_outcome::AttemptOutcome;
-use crate::continuation::{Remainder, Resumed};
+use crate::continuation::{Interrupted, Remainder, Resumed, Switch};
 use crate::gateway_error::GatewayError;
 use crate::headers;
 use crate::intake::RequestBody;
 use crate::permit::Permit;
 use crate::relay::RelayParams;
 use crate::response_watch::Framing;
+use crate::started_response::StartedResponse;
 use crate::status_class::StatusClass;
 use crate::upstream_body::BufferedBody;
 
 /// How long the next worker may take to count tokens. Without a count the stream goes on, by events.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Interrupted for Dispatch {
+    fn recover(&mut self, worker: Arc<Worker>, permit: Option<Permit>) {
+        self.failed_workers.push(worker.id);
+        self.suspects.push(worker);
+        self.permit = permit;
+        // The first token has come.
+        self.ttft_budget = None;
+    }
+
+    fn allows_continuation(&self, continuations: u32, output_tokens: u32) -> bool {
+        let tokens = self.intake.request.prompt_tokens.saturating_add(output_tokens);
+        continuations < self.config.continuations_max && self.config.continue_streams.allows(tokens)
+    }
+
+    fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+
+    fn resume(mut self: Box<Self>, remainder: Remainder) -> Switch {
+        Box::pin(async move {
+            let resumed = self.send_remainder(remainder).await;
+            (self as Box<dyn Interrupted>, resumed)
+        })
+    }
+}
 
 impl Dispatch {
     /// Whether a response is a stream that another worker could continue.
@@ -35,27 +62,8 @@ impl Dispatch {
         is_known && is_stream && !is_bound && is_allowed && !self.intake.body.is_upload()
     }
 
-    /// Takes the request back from a response whose worker failed in the middle.
-    pub(crate) fn recover(&mut self, worker: Arc<Worker>, permit: Option<Permit>) {
-        self.failed_workers.push(worker.id);
-        self.suspects.push(worker);
-        self.permit = permit;
-        // The first token has come.
-        self.ttft_budget = None;
-    }
-
-    /// Whether the settings allow to continue a stream that was continued so often and has so many output tokens.
-    pub(crate) fn allows_continuation(&self, continuations: u32, output_tokens: u32) -> bool {
-        let tokens = self.intake.request.prompt_tokens.saturating_add(output_tokens);
-        continuations < self.config.continuations_max && self.config.continue_streams.allows(tokens)
-    }
-
-    pub(crate) fn take_permit(&mut self) -> Option<Permit> {
-        self.permit.take()
-    }
-
     /// Sends the request with the text so far to another worker.
-    pub(crate) async fn resume(&mut self, mut remainder: Remainder) -> Result<Resumed, GatewayError> {
+    async fn send_remainder(&mut self, mut remainder: Remainder) -> Result<Resumed, GatewayError> {
         let mut is_counted = false;
         let failures_max = self.failed_workers.len() + self.config.retries_max as usize;
         loop {
@@ -125,11 +133,5 @@ impl Dispatch {
             StatusClass::Normal => Err(GatewayError::WorkerFailed(format!("status {status}"))),
             _ => Ok(()),
         }
-    }
-}
-
-impl StartedResponse {
-    fn is_stream(&self) -> bool {
-        self.head.status() == StatusCode::OK && Framing::of(self.head.headers()) == Framing::Events
     }
 }

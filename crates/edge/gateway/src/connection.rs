@@ -1,0 +1,126 @@
+//! Connections of a listener: accepting them, serving HTTP on them, closing them on drain.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use warmroute_wire::Acceptor;
+
+use crate::accept::accept_until_drained;
+use crate::busy_body::{BusyBody, RequestCount};
+use crate::drain::{Drain, Drained};
+use crate::listener_limits::{ClientTimeouts, ListenerLimits};
+use crate::silent_connections::SilentConnection;
+use crate::write_stall::{ResponseDeadline, WriteStall};
+
+/// The accept loop of the client listener and of the admin listener.
+pub(crate) async fn accept<S, F, B>(
+    listener: TcpListener,
+    drain: Drain,
+    limits: ListenerLimits,
+    service: S,
+) -> Drained
+where
+    S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync>
+        + Send
+        + Unpin
+        + 'static,
+{
+    // The slot is taken after the accept, so that the gauge counts connections only.
+    accept_until_drained(
+        listener,
+        &drain,
+        || limits.acquire_slot(),
+        |stream, peer| {
+            let timeouts = (limits.timeouts)();
+            let silent = limits.silent.add(peer.ip(), timeouts.head);
+            let context = ConnectionContext { drain: drain.clone(), timeouts, silent };
+            connection(stream, limits.acceptor.clone(), context, service.clone())
+        },
+    )
+    .await
+}
+
+/// What belongs to one connection.
+struct ConnectionContext {
+    drain: Drain,
+    timeouts: ClientTimeouts,
+    silent: Arc<SilentConnection>,
+}
+
+/// Serves a connection. It ends early if it stays silent, see `silent_connections`.
+async fn connection<S, F, B>(stream: TcpStream, acceptor: Acceptor, context: ConnectionContext, service: S)
+where
+    S: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Unpin + 'static,
+{
+    let (silent, drain) = (Arc::clone(&context.silent), context.drain.clone());
+    tokio::select! {
+        () = serve_connection(stream, acceptor, context, service) => {}
+        () = silent.wait_expired(&drain) => tracing::debug!("closed a connection without an accepted request"),
+    }
+}
+
+async fn serve_connection<S, F, B>(
+    stream: TcpStream,
+    acceptor: Acceptor,
+    context: ConnectionContext,
+    service: S,
+) where
+    S: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Unpin + 'static,
+{
+    let ConnectionContext { drain, timeouts, silent } = context;
+    let stream = match tokio::time::timeout(timeouts.head, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!("TLS handshake timed out"),
+    };
+    let (draining, requests) = (drain.clone(), RequestCount::default());
+    let in_progress = requests.clone();
+    let deadline = ResponseDeadline::default();
+    let stream = WriteStall::new(stream, timeouts.write_stall, deadline.clone());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        deadline.set(None);
+        request.extensions_mut().insert(deadline.clone());
+        request.extensions_mut().insert(draining.clone());
+        request.extensions_mut().insert(Arc::clone(&silent));
+        let _request = in_progress.begin();
+        let (responding, draining) = (service(request), draining.clone());
+        async move {
+            let mut response = responding.await?;
+            draining.add_close_header(response.headers_mut());
+            Ok::<_, Infallible>(response.map(|body| BusyBody { body, _request }))
+        }
+    });
+    let http = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(timeouts.head)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut http = std::pin::pin!(http);
+    let served = tokio::select! {
+        served = http.as_mut() => served,
+        () = drain.wait_close_idle() => {
+            http.as_mut().graceful_shutdown();
+            tokio::select! {
+                served = http.as_mut() => served,
+                () = drain.wait_abort() => http.await,
+                // A part of a next request is no reason to keep the process.
+                () = requests.wait_idle() => return,
+            }
+        }
+    };
+    if let Err(error) = served {
+        // Clients disconnect or send invalid HTTP all the time, so this is not worth a warning.
+        tracing::debug!(%error, "client connection ended with an error");
+    }
+}

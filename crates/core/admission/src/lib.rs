@@ -11,6 +11,7 @@
 //! has not been routed: the router chooses a worker when the request is admitted.
 
 mod admission;
+mod admission_rate;
 mod class;
 mod class_queue;
 mod drain_rate;

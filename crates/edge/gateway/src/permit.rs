@@ -145,7 +145,7 @@ async fn enter_or_queue(
     let waiter = Waiter { model: request.model.clone(), avoid: avoid.to_vec(), wake };
     let (place, wait) = {
         let mut admission = gate.admission.lock();
-        let wait = admission.expected_wait(&ask);
+        let wait = admission.expected_wait(&ask, now);
         (admission.wait_until(ask, waiter, deadline, now), wait)
     };
     let _counted = awaits_worker.then(|| gate.await_worker(model));
@@ -225,7 +225,7 @@ impl Drop for QueueGuard<'_> {
         // request.
         self.woken.close();
         if self.woken.try_recv().is_ok() {
-            self.gateway.admission_gate.admission.lock().end(self.gateway.now());
+            self.gateway.admission_gate.admission.lock().withdraw();
             self.gateway.admit_next();
         }
     }
@@ -304,7 +304,7 @@ impl Drop for Permit {
         if let Some(admitted) = self.admitted {
             let mut admission = gate.admission.lock();
             admission.correct(admitted.place, self.charged_tokens);
-            admission.end(self.gateway.now());
+            admission.end(admitted.place, self.gateway.now());
             drop(admission);
             self.gateway.admit_next();
         }

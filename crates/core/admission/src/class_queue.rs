@@ -258,7 +258,7 @@ impl<T> ClassQueue<T> {
     }
 
     /// The requests with a due time, from the last slot on: tenant and order.
-    pub(crate) fn from_last(&self, route: Option<u64>) -> impl Iterator<Item = (u64, Order)> {
+    pub(crate) fn latest_dues(&self, route: Option<u64>) -> impl Iterator<Item = (u64, Order)> {
         let slots = self.lineup(route).map(|lineup| lineup.slots.iter().rev());
         slots.into_iter().flatten().filter_map(|(_, arrival)| {
             let waiting = self.waiting.get(arrival)?;

@@ -167,7 +167,7 @@ impl<T> AdmissionQueue<T> {
         for class in Class::ALL.into_iter().rev() {
             let above = self.len_above(class, route);
             let hopeless = |line: &ClassQueue<T>| {
-                let (tenant, order) = line.from_last(route).next()?;
+                let (tenant, order) = line.latest_dues(route).next()?;
                 let turns = turns_before(order.0, interval, now);
                 let ahead = above + line.ahead_of(tenant, order, route, turns);
                 (ahead >= turns).then_some(order.1)

@@ -344,13 +344,13 @@ impl Fleet {
 
     /// Milliseconds until a worker can begin with a request for this adapter; zero if it holds the adapter. Adapters are
     /// hashes of their names.
-    pub fn adapter_load_ms(&self, worker: WorkerId, adapter: u64) -> f32 {
-        self.adapters.load_ms(worker.index(), adapter)
+    pub fn adapter_load_ms(&self, worker: WorkerId, adapter: u64, now: Micros) -> f32 {
+        self.adapters.load_ms(worker.index(), adapter, now)
     }
 
     /// Records that a request for an adapter was sent to a worker.
-    pub fn use_adapter(&self, worker: WorkerId, adapter: u64) {
-        self.adapters.use_adapter(worker.index(), adapter);
+    pub fn use_adapter(&self, worker: WorkerId, adapter: u64, now: Micros) {
+        self.adapters.use_adapter(worker.index(), adapter, now);
     }
 
     /// Records the adapters that an engine works with, and how many it can hold.
@@ -358,9 +358,9 @@ impl Fleet {
         self.adapters.report(worker.index(), adapters, slots);
     }
 
-    /// Learns how long a request waited for its adapter to be loaded.
-    pub fn learn_adapter_load(&self, worker: WorkerId, ms: f32) {
-        self.adapters.learn(worker.index(), ms);
+    /// A request that waited for an adapter has its first token, which took `other_ms` beside the load.
+    pub fn adapter_loaded(&self, worker: WorkerId, adapter: u64, at: Micros, other_ms: f32) {
+        self.adapters.loaded(worker.index(), adapter, at, other_ms);
     }
 
     /// Records that an engine was restarted and holds no adapter.

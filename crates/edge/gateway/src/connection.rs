@@ -12,10 +12,10 @@ use tokio::net::{TcpListener, TcpStream};
 use warmroute_wire::Acceptor;
 
 use crate::accept::accept_until_drained;
-use crate::busy_body::{BusyBody, RequestCount};
+use crate::busy_body::BusyBody;
 use crate::drain::{Drain, Drained};
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
-use crate::silent_connections::SilentConnection;
+use crate::open_connections::OpenConnection;
 use crate::write_stall::{ResponseDeadline, WriteStall};
 
 /// The accept loop of the client listener and of the admin listener.
@@ -40,8 +40,8 @@ where
         || limits.acquire_slot(),
         |stream, peer| {
             let timeouts = (limits.timeouts)();
-            let silent = limits.silent.add(peer.ip(), timeouts.head);
-            let context = ConnectionContext { drain: drain.clone(), timeouts, silent };
+            let open = limits.connections.add(peer.ip(), timeouts.head);
+            let context = ConnectionContext { drain: drain.clone(), timeouts, open };
             connection(stream, limits.acceptor.clone(), context, service.clone())
         },
     )
@@ -52,20 +52,20 @@ where
 struct ConnectionContext {
     drain: Drain,
     timeouts: ClientTimeouts,
-    silent: Arc<SilentConnection>,
+    open: Arc<OpenConnection>,
 }
 
-/// Serves a connection. It ends early if it stays silent, see `silent_connections`.
+/// Serves a connection. It ends early if it stays silent, see `open_connections`.
 async fn connection<S, F, B>(stream: TcpStream, acceptor: Acceptor, context: ConnectionContext, service: S)
 where
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Unpin + 'static,
 {
-    let (silent, drain) = (Arc::clone(&context.silent), context.drain.clone());
+    let (open, drain) = (Arc::clone(&context.open), context.drain.clone());
     tokio::select! {
         () = serve_connection(stream, acceptor, context, service) => {}
-        () = silent.wait_expired(&drain) => tracing::debug!("closed a connection without an accepted request"),
+        () = open.wait_expired(&drain) => tracing::debug!("closed a connection without an accepted request"),
     }
 }
 
@@ -79,13 +79,16 @@ async fn serve_connection<S, F, B>(
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Unpin + 'static,
 {
-    let ConnectionContext { drain, timeouts, silent } = context;
-    let stream = match tokio::time::timeout(timeouts.head, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
-        Err(_) => return tracing::debug!("TLS handshake timed out"),
+    let ConnectionContext { drain, timeouts, open } = context;
+    let stream = tokio::select! {
+        accepted = tokio::time::timeout(timeouts.head, acceptor.accept(stream)) => match accepted {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => return tracing::debug!("TLS handshake timed out"),
+        },
+        () = open.wait_leave() => return,
     };
-    let (draining, requests) = (drain.clone(), RequestCount::default());
+    let (draining, requests, connection) = (drain.clone(), open.requests().clone(), Arc::clone(&open));
     let in_progress = requests.clone();
     let deadline = ResponseDeadline::default();
     let stream = WriteStall::new(stream, timeouts.write_stall, deadline.clone());
@@ -93,7 +96,7 @@ async fn serve_connection<S, F, B>(
         deadline.set(None);
         request.extensions_mut().insert(deadline.clone());
         request.extensions_mut().insert(draining.clone());
-        request.extensions_mut().insert(Arc::clone(&silent));
+        request.extensions_mut().insert(Arc::clone(&connection));
         let _request = in_progress.begin();
         let (responding, draining) = (service(request), draining.clone());
         async move {
@@ -109,6 +112,17 @@ async fn serve_connection<S, F, B>(
     let mut http = std::pin::pin!(http);
     let served = tokio::select! {
         served = http.as_mut() => served,
+        () = open.wait_leave() => {
+            if open.is_silent() {
+                return;
+            }
+            // A request that has just begun is still served.
+            http.as_mut().graceful_shutdown();
+            tokio::select! {
+                served = http.as_mut() => served,
+                () = requests.wait_idle() => return,
+            }
+        }
         () = drain.wait_close_idle() => {
             http.as_mut().graceful_shutdown();
             tokio::select! {

@@ -156,15 +156,7 @@ impl Dispatch {
                 },
                 Err(refusal) => return self.give_up(refusal),
             };
-            self.permit.iter_mut().for_each(Permit::mark_routed);
-            let request_id = self.headers.get(headers::REQUEST_ID);
-            let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
-            let mut attempt =
-                Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
-            attempt.set_ttft_due(self.ttft_budget.map(|budget| budget.due));
-            attempt.span.inject(&mut self.headers);
-            let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
-            let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
+            let (attempt, upstream) = self.begin_attempt(decision)?;
             match self.try_worker(&upstream, &attempt.decision.worker).await {
                 Ok(started) => {
                     if let Some((head, relay)) = self.accept_or_retry(attempt, upstream, started).await {
@@ -179,6 +171,20 @@ impl Dispatch {
                 return self.give_up(GatewayError::NotReady);
             }
         }
+    }
+
+    /// Begins an attempt at the chosen worker.
+    fn begin_attempt(&mut self, decision: Decision) -> Result<(Attempt, Arc<Upstream>), GatewayError> {
+        self.permit.iter_mut().for_each(Permit::mark_routed);
+        let request_id = self.headers.get(headers::REQUEST_ID);
+        let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
+        let mut attempt =
+            Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
+        attempt.set_ttft_due(self.ttft_budget.map(|budget| budget.due));
+        attempt.span.inject(&mut self.headers);
+        let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
+        let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
+        Ok((attempt, upstream))
     }
 
     /// Whether to wait for a worker instead of refusing the request. A worker that vanished between admission and routing

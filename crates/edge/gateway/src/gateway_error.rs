@@ -78,10 +78,11 @@ pub(crate) enum GatewayError {
     #[error("Timed out in the admission queue after {} s; try again in {retry_after_s} s", seconds(*waited))]
     QueueTimeout { waited: Micros, retry_after_s: u32 },
     #[error(
-        "The first token is expected after {} s, and the budget of {} s cannot be met; try again in {retry_after_s} s",
-        seconds_exact(*expected), seconds_exact(*budget)
+        "The first token is expected after {}; with a budget of {} only up to {} can be promised. Try again in \
+         {retry_after_s} s, or with a larger budget",
+        time_text(*expected), time_text(*budget), time_text(*accepted)
     )]
-    TtftBudget { expected: Micros, budget: Micros, retry_after_s: u32 },
+    TtftBudget { expected: Micros, accepted: Micros, budget: Micros, retry_after_s: u32 },
     #[error("Its turn in the admission queue would come after {} s, too late; try again in {retry_after_s} s", seconds(*wait))]
     QueueTooLate { wait: Micros, retry_after_s: u32 },
     #[error(
@@ -121,9 +122,12 @@ fn seconds(time: Micros) -> f64 {
     (time.as_secs_f64() * 10.0).round() / 10.0
 }
 
-/// Seconds with at most three digits after the point.
-fn seconds_exact(time: Micros) -> f64 {
-    (time.as_secs_f64() * 1e3).round() / 1e3
+/// A time with its unit: `5.6 ms`, `1.25 s`.
+fn time_text(time: Micros) -> String {
+    match time.as_millis_f64() {
+        ms if ms < 1_000.0 => format!("{} ms", (ms * 10.0).round() / 10.0),
+        ms => format!("{} s", (ms / 10.0).round() / 100.0),
+    }
 }
 
 fn unit_of(limit: Limit) -> &'static str {

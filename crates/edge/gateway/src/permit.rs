@@ -121,7 +121,9 @@ fn in_terms_of(
     let after_admission = budget.due.since(ask.due.unwrap_or(budget.due));
     let spent = (gateway.now() + budget.budget).since(budget.due);
     let expected = spent + *wait + after_admission;
-    GatewayError::TtftBudget { expected, budget: budget.budget, retry_after_s: *retry_after_s }
+    // The queue accepts what begins in time.
+    let accepted = budget.budget;
+    GatewayError::TtftBudget { expected, accepted, budget: budget.budget, retry_after_s: *retry_after_s }
 }
 
 async fn enter_or_queue(

@@ -17,10 +17,10 @@ use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::keys::Tenant;
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
+use crate::open_connections::OpenConnection;
 use crate::percent::percent_decoded;
 use crate::request_log::{RequestLog, text_of};
 use crate::response_body::ResponseBody;
-use crate::silent_connections::SilentConnection;
 use crate::{headers, intake, models};
 
 /// Requests with larger heads get 431. Beyond about 400 KB or 100 headers hyper itself answers, with an empty body.
@@ -136,7 +136,7 @@ async fn screen(
         let mut response = health(gateway);
         match gateway.requires_keys() {
             true => close_after(&mut response),
-            false => accept_connection(&request),
+            false => accept_connection(&request, None),
         }
         return Ok(Screened::Answered(response));
     }
@@ -146,7 +146,7 @@ async fn screen(
     }
     let tenant = match gateway.authenticate(request.headers()) {
         Ok(tenant) => {
-            accept_connection(&request);
+            accept_connection(&request, tenant.as_deref());
             tenant
         }
         Err(refusal) => {
@@ -183,7 +183,7 @@ async fn answer_worker_api(
 ) -> Response<ResponseBody> {
     if worker_api.allows(&request) {
         // The answer may take minutes: an engine loads its model.
-        accept_connection(&request);
+        accept_connection(&request, None);
         return worker_api.answer(request).await;
     }
     worker_api.0.metrics.count_refusal(GatewayError::Unauthorized.code());
@@ -220,10 +220,10 @@ fn asks_for_websocket(headers: &http::HeaderMap) -> bool {
         .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-/// Notes that the connection has sent a request that was accepted.
-fn accept_connection(request: &Request<Incoming>) {
-    if let Some(connection) = request.extensions().get::<Arc<SilentConnection>>() {
-        connection.accept();
+/// Notes that the connection has sent a request that was accepted, with this tenant's key.
+fn accept_connection(request: &Request<Incoming>, tenant: Option<&Tenant>) {
+    if let Some(connection) = request.extensions().get::<Arc<OpenConnection>>() {
+        connection.accept(tenant.map_or(0, |tenant| tenant.owner));
     }
 }
 

@@ -30,10 +30,11 @@ pub(crate) fn ttft_budget(
 
 /// Refuses a request whose first token is expected too late.
 pub(crate) fn check(budget: TtftBudget, expected_ttft: Micros, now: Micros) -> Result<(), GatewayError> {
-    let TtftBudget { budget: allowed, .. } = budget;
-    let refusal = |TooLate { expected, retry_after_s }| GatewayError::TtftBudget {
+    let TtftBudget { budget: whole, .. } = budget;
+    let refusal = |TooLate { expected, accepted, retry_after_s }| GatewayError::TtftBudget {
         expected,
-        budget: allowed,
+        accepted,
+        budget: whole,
         retry_after_s,
     };
     budget.check(expected_ttft, now).map_err(refusal)

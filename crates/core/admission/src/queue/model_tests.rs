@@ -40,16 +40,9 @@ impl Model {
         self.slots[class as usize].iter().filter(|(owner, _)| *owner == tenant).map(|(_, slot)| *slot).min()
     }
 
-    fn push(
-        &mut self,
-        id: usize,
-        class: Class,
-        tenant: u64,
-        cost: u64,
-        route: u64,
-        due: Option<u64>,
-        deadline: u64,
-    ) -> bool {
+    /// Adds a request, in a slot that follows from the others.
+    fn push(&mut self, new: Entry) -> bool {
+        let Entry { class, tenant, cost, .. } = new;
         if self.entries.len() >= LEN_MAX {
             let lowest = self.entries.iter().map(|entry| entry.class).max().unwrap();
             if lowest <= class {
@@ -70,7 +63,7 @@ impl Model {
         self.last_start[class_at][tenant_at] = start;
         let slot = (start, self.arrivals);
         self.slots[class_at].push((tenant, slot));
-        self.entries.push(Entry { id, class, tenant, cost: cost.max(1), route, due, deadline, slot });
+        self.entries.push(Entry { cost: cost.max(1), slot, ..new });
         true
     }
 
@@ -210,7 +203,8 @@ proptest! {
                     let request =
                         AdmissionRequest { class, tenant, cost, route, due: due.map(Micros::from_secs) };
                     let pushed = queue.push(request, now + Micros::from_secs(deadline_s), id);
-                    let expected = model.push(id, class, tenant, cost.into(), route, due, now_s + deadline_s);
+                    let (cost, deadline, slot) = (cost.into(), now_s + deadline_s, (0, 0));
+                    let expected = model.push(Entry { id, class, tenant, cost, route, due, deadline, slot });
                     prop_assert_eq!(pushed.is_ok(), expected);
                     positions.extend(pushed.ok().map(|position| (id, position)));
                 }

@@ -31,8 +31,8 @@ use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::intake::{BodyDeadline, buffer};
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
+use crate::open_connections::OpenConnection;
 use crate::peers_page::peers_page;
-use crate::silent_connections::SilentConnection;
 
 pub use access::Reach;
 use access::UNAUTHORIZED;
@@ -140,8 +140,8 @@ impl Admin {
         let (parts, body) = request.into_parts();
         let token = self.configuration.admin_token();
         access::authorize(token.as_ref(), self.reach, &parts.method, parts.uri.path(), &parts.headers)?;
-        if let Some(connection) = parts.extensions.get::<Arc<SilentConnection>>() {
-            connection.accept();
+        if let Some(connection) = parts.extensions.get::<Arc<OpenConnection>>() {
+            connection.accept(0);
         }
         if (&parts.method, parts.uri.path()) == (&Method::GET, "/ui/stream") {
             let drain = parts.extensions.get::<Drain>().cloned().unwrap_or_default();
@@ -155,8 +155,8 @@ impl Admin {
     async fn page(&self, parts: &Parts, body: Incoming, token: Option<&Token>) -> AdminResult {
         let query = parts.uri.query().unwrap_or_default();
         match (&parts.method, parts.uri.path()) {
-            (&Method::GET, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
-            (&Method::GET, "/readyz") => self.readyz(),
+            (&Method::GET | &Method::HEAD, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
+            (&Method::GET | &Method::HEAD, "/readyz") => self.readyz(),
             (&Method::GET, "/metrics") => self.metrics(),
             (&Method::GET, "/config") => Ok(as_json(&self.configuration.in_force())),
             (&Method::PUT, "/config") => {
@@ -186,7 +186,7 @@ impl Admin {
                 StatusCode::NOT_FOUND,
                 format!(
                     "no such page: {path}; available: /healthz /readyz /metrics /workers /add_worker \
-                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain \\
+                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain \
                      /prefixes /ui"
                 ),
             )),

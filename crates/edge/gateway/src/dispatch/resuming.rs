@@ -14,7 +14,6 @@ use crate::attempt::Attempt;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::continuation::{Interrupted, Remainder, Resumed, Switch};
 use crate::gateway_error::GatewayError;
-use crate::headers;
 use crate::intake::RequestBody;
 use crate::permit::Permit;
 use crate::relay::RelayParams;
@@ -74,12 +73,7 @@ impl Dispatch {
                 }
                 routed => routed?,
             };
-            let request_id = self.headers.get(headers::REQUEST_ID);
-            let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
-            let mut attempt =
-                Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
-            let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
-            let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
+            let (mut attempt, upstream) = self.begin_attempt(decision)?;
             if !is_counted && let Some(tokens) = self.count_tokens(&attempt, &remainder.text).await {
                 remainder.recount(tokens);
                 is_counted = true;
@@ -88,11 +82,15 @@ impl Dispatch {
             self.intake.body = RequestBody::Buffered(body);
             match self.try_worker(&upstream, &attempt.decision.worker).await {
                 Ok(started) if started.is_stream() => {
+                    attempt.span.set_status(started.head.status().as_u16());
                     attempt.mark_continuation();
                     self.blame_suspects();
                     return Ok(Resumed { tokens_before: remainder.tokens, attempt, upstream, started });
                 }
-                Ok(started) => self.reject(attempt, &started)?,
+                Ok(started) => {
+                    attempt.span.set_status(started.head.status().as_u16());
+                    self.reject(attempt, &started)?;
+                }
                 Err(error) => self.record_failure(attempt, &error),
             }
             let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);

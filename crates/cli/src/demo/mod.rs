@@ -9,7 +9,7 @@ mod load;
 mod report;
 mod workload;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,6 +17,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warmroute_operate::{StopSignals, announce};
 
 use crate::args::DemoArgs;
+use crate::output::print_line;
 use crate::plan::parse_policy;
 use crate::runtime::runtime;
 use fleet::Fleet;
@@ -45,15 +46,7 @@ async fn compare(args: &DemoArgs) -> anyhow::Result<()> {
     } else {
         report::as_table(args, &workload, &runs)
     };
-    print(&text)
-}
-
-/// Prints. A closed pipe is not an error.
-fn print(text: &str) -> anyhow::Result<()> {
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
-    }
+    print_line(text)
 }
 
 async fn measure(args: &DemoArgs, policy: &str, workload: &Workload) -> anyhow::Result<Run> {

@@ -189,6 +189,43 @@ fn an_output_that_blocks_delays_neither_requests_nor_the_end() {
     assert!(process.wait().success());
 }
 
+/// A gateway with this log, many of whose requests are refused. It must serve, see its workers, and end.
+fn serves_whatever_its_log_does(log: Stdio, requests: usize) {
+    let worker = Scripted::new(|mut asked| asked.answer("{}"));
+    let process = Process::serve(&["--worker-urls", &worker.url], log);
+    eventually("it is ready", || (get(process.admin(), "/readyz").status == 200).then_some(()));
+    let long = format!("/{}", "n".repeat(4_000));
+    for _ in 0..requests {
+        assert_eq!(get(process.url(), &long).status, 404);
+    }
+    assert_eq!(post(process.url(), "/v1/chat/completions", &chat("m")).status, 200);
+    process.signal("-HUP");
+    assert_eq!(get(process.admin(), "/readyz").status, 200);
+    process.signal("-TERM");
+    assert!(process.wait().success());
+}
+
+#[test]
+fn a_log_that_cannot_be_written_changes_nothing() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    serves_whatever_its_log_does(full.into(), 30);
+}
+
+#[test]
+fn a_log_that_is_not_read_changes_nothing() {
+    // A pipe takes 64 KiB, which is less than 20 lines a second with this path.
+    serves_whatever_its_log_does(Stdio::piped(), 100);
+}
+
+#[test]
+fn output_that_is_not_read_is_no_error() {
+    use std::process::Command;
+    let program = env!("CARGO_BIN_EXE_warmroute");
+    let ran = Command::new("sh").args(["-c", &format!("{program} check http://127.0.0.1:1 | true")]).output();
+    let ran = ran.unwrap();
+    assert!(ran.status.success() && !String::from_utf8_lossy(&ran.stderr).contains("panicked"), "{ran:?}");
+}
+
 #[test]
 fn the_list_of_models_passes_on_what_engines_say() {
     // The script puts the name into a JSON string.

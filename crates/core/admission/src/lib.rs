@@ -11,12 +11,14 @@
 //! has not been routed: the router chooses a worker when the request is admitted.
 
 mod admission;
+mod admission_rate;
 mod class;
 mod class_queue;
 mod drain_rate;
 mod home;
 mod lease;
 mod limit_message;
+mod position;
 mod queue;
 mod rate_limiter;
 mod shared_limits;
@@ -29,7 +31,8 @@ pub use class::Class;
 pub use drain_rate::DrainRate;
 pub use lease::{Asked, Decided, Lease};
 pub use limit_message::{HeldLease, LimitMessage};
-pub use queue::{AdmissionPosition, AdmissionQueue, AdmissionRequest, QueueFull};
+pub use position::AdmissionPosition;
+pub use queue::{AdmissionQueue, AdmissionRequest, QueueFull};
 pub use rate_limiter::{Exceeded, ExpectedTokens, Limit, Limits, RateLimiter, Reservation, TenantLevel};
 pub use shared_limits::SharedLimits;
 pub use token_bucket::TokenBucket;

@@ -19,10 +19,11 @@ use crate::admission_gate::{AdmissionConfig, Waiter};
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
+use crate::limit_exchange;
 use crate::parsed_request::ParsedRequest;
 use crate::routing;
 use crate::shares::Shares;
-use crate::tenant_limits;
+use crate::ttft_budget;
 
 /// An admitted request. Dropping it ends the request: it settles the rate limits and admits the next one.
 pub(crate) struct Permit {
@@ -44,6 +45,19 @@ struct Admitted {
     place: AdmissionPosition,
     /// Latest time until which the request may wait, also if it has to queue again.
     deadline: Micros,
+}
+
+/// The request's budget for its time to first token, if it has one. It begins now.
+pub(crate) fn ttft_budget(
+    gateway: &Gateway,
+    config: &AdmissionConfig,
+    headers: &HeaderMap,
+    tenant: Option<&Tenant>,
+) -> Result<Option<TtftBudget>, GatewayError> {
+    let of_key = tenant.and_then(|tenant| tenant.ttft_budget);
+    let budget = ttft_budget::ttft_budget(headers, of_key, config.ttft_budget.into())?;
+    let class = || gateway.admission_gate.class_of(config, headers, tenant);
+    Ok(budget.map(|budget| TtftBudget::new(class(), budget, gateway.now())))
 }
 
 /// Admits a request, after waiting in the queue if necessary for a worker outside `avoid`. Returns `None` if nothing is
@@ -77,7 +91,7 @@ pub(crate) async fn admit(
     if has_rates {
         let ParsedRequest { prompt_tokens: prompt, answers, answer_tokens_max: answer_max, .. } = **request;
         let expected = ExpectedTokens { prompt, answers, answer_max };
-        let lease = tenant_limits::reserve(gateway, ask.tenant, limits, expected).await;
+        let lease = limit_exchange::reserve(gateway, ask.tenant, limits, expected).await;
         permit.lease = Some(lease.map_err(GatewayError::RateLimited)?);
     }
     if config.is_limited() {
@@ -108,7 +122,9 @@ fn in_terms_of(
     let after_admission = budget.due.since(ask.due.unwrap_or(budget.due));
     let spent = (gateway.now() + budget.budget).since(budget.due);
     let expected = spent + *wait + after_admission;
-    GatewayError::TtftBudget { expected, budget: budget.budget, retry_after_s: *retry_after_s }
+    // The queue accepts what begins in time.
+    let accepted = budget.budget;
+    GatewayError::TtftBudget { expected, accepted, budget: budget.budget, retry_after_s: *retry_after_s }
 }
 
 async fn enter_or_queue(
@@ -136,7 +152,7 @@ async fn enter_or_queue(
         if admission.waiting_of(ask.tenant) >= shares.of_queue(config.waiting_max) {
             return Err(GatewayError::QueueShareFull { retry_after_s: admission.retry_after_s(now) });
         }
-        let wait = admission.expected_wait(&ask);
+        let wait = admission.expected_wait(&ask, now);
         (admission.wait_until(ask, waiter, deadline, now), wait)
     };
     let _counted = awaits_worker.then(|| gate.await_worker(model));
@@ -216,7 +232,7 @@ impl Drop for QueueGuard<'_> {
         // request.
         self.woken.close();
         if self.woken.try_recv().is_ok() {
-            self.gateway.admission_gate.admission.lock().end(self.gateway.now());
+            self.gateway.admission_gate.admission.lock().withdraw();
             self.gateway.admit_next();
         }
     }
@@ -295,7 +311,7 @@ impl Drop for Permit {
         if let Some(admitted) = self.admitted {
             let mut admission = gate.admission.lock();
             admission.correct(admitted.place, self.charged_tokens);
-            admission.end(self.gateway.now());
+            admission.end(admitted.place, self.gateway.now());
             drop(admission);
             self.gateway.admit_next();
         }

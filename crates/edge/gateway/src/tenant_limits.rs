@@ -1,20 +1,16 @@
-//! Tenants' limits as requests and the exchange with other routers use them: a request waits here for the answer of its
-//! tenant's home ([`SharedLimits`]).
+//! Tenants' limits behind a lock, and their messages as envelopes ([`SharedLimits`]).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use warmroute_admission::{
-    Asked, Decided, Exceeded, ExpectedTokens, Lease, Limit, LimitMessage, Limits, SharedLimits,
-};
+use warmroute_admission::{Decided, Exceeded, Lease, LimitMessage, SharedLimits};
 use warmroute_peers::{Envelope, PeerMessage};
 use warmroute_types::{Micros, RouterId, To};
 
-use crate::gateway::Gateway;
-
-type Answer = oneshot::Sender<Result<Lease, Exceeded>>;
+/// Where a request that waits gets its decision.
+pub(crate) type Answer = oneshot::Sender<Result<Lease, Exceeded>>;
 
 /// Messages in one envelope.
 const MESSAGES_MAX: usize = 256;
@@ -22,7 +18,7 @@ const MESSAGES_MAX: usize = 256;
 /// The limits of all tenants.
 #[derive(Default)]
 pub(crate) struct TenantLimits {
-    shared: Mutex<SharedLimits<Answer>>,
+    pub(crate) shared: Mutex<SharedLimits<Answer>>,
     /// This router's id; 0 while it does not share.
     me: AtomicU64,
 }
@@ -53,7 +49,7 @@ impl TenantLimits {
     }
 
     /// Sends what is due to these routers.
-    fn tick(&self, others: BTreeSet<RouterId>, now: Micros) -> Vec<Envelope> {
+    pub(crate) fn tick(&self, others: BTreeSet<RouterId>, now: Micros) -> Vec<Envelope> {
         let mut shared = self.shared.lock();
         let mut decided = shared.set_members(self.me(), others, now);
         decided.extend(shared.tick(now));
@@ -62,7 +58,7 @@ impl TenantLimits {
         self.take_messages()
     }
 
-    fn receive(&self, from: RouterId, messages: Vec<LimitMessage>, now: Micros) -> Vec<Envelope> {
+    pub(crate) fn receive(&self, from: RouterId, messages: Vec<LimitMessage>, now: Micros) -> Vec<Envelope> {
         let mut shared = self.shared.lock();
         let decided: Vec<Decided<Answer>> =
             messages.into_iter().filter_map(|message| shared.receive(from, message, now)).collect();
@@ -80,7 +76,7 @@ impl TenantLimits {
         }
     }
 
-    fn take_messages(&self) -> Vec<Envelope> {
+    pub(crate) fn take_messages(&self) -> Vec<Envelope> {
         let messages = self.shared.lock().take_messages();
         self.envelopes(messages)
     }
@@ -101,78 +97,5 @@ impl TenantLimits {
         let envelope =
             |(to, messages)| Envelope { to, bytes: PeerMessage::Limits { from, messages }.encode().into() };
         groups.into_iter().map(envelope).collect()
-    }
-}
-
-/// Asks whether a request may run, and waits for the tenant's home to answer.
-pub(crate) async fn reserve(
-    gateway: &Gateway,
-    tenant: u64,
-    limits: Limits,
-    expected: ExpectedTokens,
-) -> Result<Lease, Exceeded> {
-    let shared = &gateway.admission_gate.limits.shared;
-    let (answer, answered) = oneshot::channel();
-    let asked = shared.lock().ask(tenant, limits, expected, answer, gateway.now());
-    let id = match asked {
-        Asked::Decided(decision) => return decision,
-        Asked::Pending(id) => id,
-    };
-    gateway.notify_peers();
-    let mut wait = PendingAsk { gateway, id, answered: Some(answered) };
-    let Some(answered) = wait.answered.as_mut() else { return Err(NO_ANSWER) };
-    let decision = answered.await;
-    wait.answered = None;
-    decision.unwrap_or(Err(NO_ANSWER))
-}
-
-/// The sender of an answer is dropped only with the gateway.
-const NO_ANSWER: Exceeded = Exceeded { limit: Limit::Requests, retry_after_s: 1 };
-
-/// A request that waits for an answer. A client that leaves meanwhile returns what is granted.
-struct PendingAsk<'a> {
-    gateway: &'a Gateway,
-    id: u64,
-    /// `None` once it is answered.
-    answered: Option<oneshot::Receiver<Result<Lease, Exceeded>>>,
-}
-
-impl Drop for PendingAsk<'_> {
-    fn drop(&mut self) {
-        let Some(mut answered) = self.answered.take() else { return };
-        let mut shared = self.gateway.admission_gate.limits.shared.lock();
-        shared.cancel(self.id);
-        answered.close();
-        if let Ok(Ok(lease)) = answered.try_recv() {
-            shared.give_back(&lease);
-        }
-    }
-}
-
-impl Gateway {
-    /// Shares tenants' limits with other routers. `seed` is the same on all of them.
-    pub fn share_limits(&self, me: RouterId, seed: u64) {
-        self.admission_gate.set_seed(seed);
-        self.admission_gate.limits.join(me);
-    }
-
-    /// Messages about limits that are due, to these routers. Call it every few milliseconds while limits are shared.
-    pub fn compose_limits(&self, others: BTreeSet<RouterId>) -> Vec<Envelope> {
-        self.admission_gate.limits.tick(others, self.now())
-    }
-
-    /// Whether limits are shared with this router.
-    pub fn shares_limits_with(&self, router: RouterId) -> bool {
-        self.admission_gate.limits.shared.lock().has_member(router)
-    }
-
-    /// Messages about limits that requests have caused.
-    pub fn take_limit_messages(&self) -> Vec<Envelope> {
-        self.admission_gate.limits.take_messages()
-    }
-
-    /// Takes another router's messages about limits; returns the answers.
-    pub fn receive_limits(&self, from: RouterId, messages: Vec<LimitMessage>) -> Vec<Envelope> {
-        self.admission_gate.limits.receive(from, messages, self.now())
     }
 }

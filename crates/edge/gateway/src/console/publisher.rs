@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::body::AdminBody;
 use super::frame::FrameBuilder;
+use super::pages::OpenPages;
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 
@@ -24,20 +23,6 @@ const FRAME_EVERY_MAX: Duration = Duration::from_secs(10);
 
 /// The time between two frames is at least this multiple of the time that one took: half a percent of a core.
 const REST: u32 = 200;
-
-/// The open pages.
-#[derive(Default)]
-pub(super) struct Pages {
-    open: Mutex<OpenPages>,
-}
-
-#[derive(Default)]
-struct OpenPages {
-    pages: Vec<mpsc::Sender<Bytes>>,
-    /// Pages that have not got their first frame, which also says what happened before.
-    new: Vec<mpsc::Sender<Bytes>>,
-    is_published: bool,
-}
 
 /// As many pages as possible are open.
 #[derive(Debug)]

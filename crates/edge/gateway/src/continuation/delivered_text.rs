@@ -97,7 +97,7 @@ impl DeliveredText {
         let counted = event.usage.and_then(|usage| usage.completion_tokens);
         event.choices.iter().for_each(|choice| self.take(choice));
         if let Some(tokens) = counted {
-            self.tokens = self.tokens_before + tokens;
+            self.tokens = self.tokens_before.saturating_add(tokens);
         }
         Some(EventKind::Answer)
     }

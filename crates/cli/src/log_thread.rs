@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_blocks_holds_up_nobody() {
+    fn an_output_that_blocks_holds_up_no_request() {
         let output = Output::default();
         let blocked = output.0.lock();
         let mut log = LogThread::start(output.clone()).unwrap();

@@ -195,7 +195,9 @@ fn slow_clients_are_cut_off() {
         assert!(answer.as_ref().is_none_or(|answer| answer.status == 408), "{answer:?}");
     }
     body.hang_up();
-    eventually("nobody is left", || (gateway.metric("warmroute_client_connections") == 0.0).then_some(()));
+    eventually("no connection is left", || {
+        (gateway.metric("warmroute_client_connections") == 0.0).then_some(())
+    });
     assert_eq!(engine.asked(), 1);
 }
 

@@ -218,6 +218,29 @@ fn a_log_that_is_not_read_changes_nothing() {
 }
 
 #[test]
+fn errors_name_what_was_written() {
+    use crate::harness::process::{run, run_with_env};
+    let folder = TempFolder::new("named");
+    let pipe = folder.file("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let none: [(&str, &str); 0] = [];
+    for (flag, env, expected) in [
+        (&["--api-keys-file", "/nope"][..], &none[..], "--api-keys-file: cannot read /nope"),
+        (&[], &[("WARMROUTE_API_KEYS_FILE", "/nope")], "WARMROUTE_API_KEYS_FILE: cannot read /nope"),
+        (&[], &[("WARMROUTE_CONFIG", "/nope")], "WARMROUTE_CONFIG: cannot read /nope"),
+        (&["--config", "/nope"], &none, "--config: cannot read /nope"),
+        (&["--admin-token-file", "/nope/x"], &none, "--admin-token-file: cannot read /nope/x"),
+        (&["--access-log", &pipe], &none, "--access-log: cannot write the access log"),
+        (&["--continue-streams", "maybe"], &none, "--continue-streams"),
+    ] {
+        let args = [&["serve", "http://127.0.0.1:1", "--port", "0", "--admin-port", "0"], flag].concat();
+        let ran = if env.is_empty() { run(&args) } else { run_with_env(&args, env) };
+        let error = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && error.contains(expected), "{flag:?} {env:?}: {error}");
+    }
+}
+
+#[test]
 fn output_that_is_not_read_is_no_error() {
     use std::process::Command;
     let program = env!("CARGO_BIN_EXE_warmroute");

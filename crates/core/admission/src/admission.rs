@@ -382,7 +382,7 @@ mod tests {
         let now = Micros::from_secs(30);
         let honest = AdmissionRequest { tenant: 6, due: Some(now + Micros::from_secs(3)), ..REQUEST };
         admission.wait_until(honest, 1, now + Micros::from_secs(60), now).unwrap();
-        assert_eq!(admission.queue.len(), 12, "nobody was dropped for it");
+        assert_eq!(admission.queue.len(), 12, "none was dropped for it");
         admission.end(PLACE, now);
         let first_two = [admission.next(now, |_| true), {
             admission.end(PLACE, now);
@@ -498,7 +498,7 @@ mod tests {
         waiting: std::collections::BTreeMap<usize, Waiter>,
         inside: Vec<(usize, Waiter)>,
         now: Micros,
-        guests: usize,
+        arrived: usize,
     }
 
     impl Harness {
@@ -538,8 +538,8 @@ mod tests {
         }
 
         fn arrive(&mut self, model: usize, request: AdmissionRequest) {
-            let (id, deadline) = (self.guests, self.now + CONFIG.wait_max);
-            self.guests += 1;
+            let (id, deadline) = (self.arrived, self.now + CONFIG.wait_max);
+            self.arrived += 1;
             if let Some(position) = self.admission.enter(request, || self.room[model] > 0) {
                 self.room[model] -= 1;
                 self.inside.push((id, Waiter { model, position, deadline }));
@@ -577,7 +577,7 @@ mod tests {
                 waiting: Default::default(),
                 inside: Vec::new(),
                 now: Micros::ZERO,
-                guests: 0,
+                arrived: 0,
             };
             for step in steps {
                 let inside = harness.inside.len();

@@ -1,7 +1,7 @@
 //! How often a waiting request is admitted, from which the wait of a new one follows.
 //!
 //! Only times in which requests wait count: the rate of an idle fleet says nothing about a full one. Where predictions
-//! refuse everyone, nobody waits and nothing would be learned. So a refused request counts as if it had waited: until
+//! refuse every request, none waits and nothing would be learned. So a refused request counts as if it had waited: until
 //! the next request ends. And an estimate is forgotten when it was not confirmed for a while.
 
 use warmroute_types::Micros;

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Without an open page a request pays one relaxed load. With pages, one task builds one frame for all of them. It rests
-//! for at least 200 times as long as the frame took, so its share of a core stays below half a percent whatever the
-//! fleet's size; only the frames get rarer. Rows are a sample of the requests, so that a busy gateway does not flood a
-//! page that no eye could follow.
+//! for at least 200 times as long as the frame took, so its share of a core stays below half a percent also with a
+//! large fleet, whose frames get rarer, up to one a minute. Rows are a sample of the requests, so that a busy gateway does not flood the
+//! page.
 
 mod body;
 mod frame;

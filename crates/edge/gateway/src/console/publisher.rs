@@ -19,7 +19,7 @@ const FRAMES_BEHIND: usize = 8;
 
 /// Shortest and longest time between two frames.
 const FRAME_EVERY: Duration = Duration::from_millis(500);
-const FRAME_EVERY_MAX: Duration = Duration::from_secs(10);
+const FRAME_EVERY_MAX: Duration = Duration::from_secs(60);
 
 /// The time between two frames is at least this multiple of the time that one took: half a percent of a core.
 const REST: u32 = 200;

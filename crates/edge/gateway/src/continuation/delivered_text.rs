@@ -112,10 +112,10 @@ impl DeliveredText {
         let delta = choice.delta.as_ref();
         let said = choice.text.as_deref().or_else(|| delta.and_then(|delta| delta.content.as_deref()));
         let said = said.unwrap_or_default();
-        let is_greeting = delta.is_some_and(|delta| delta.role.is_some()) && said.is_empty();
+        let is_role_event = delta.is_some_and(|delta| delta.role.is_some()) && said.is_empty();
         self.tokens += match &choice.token_ids {
             Some(ids) => ids.len() as u32,
-            None => u32::from(!is_greeting),
+            None => u32::from(!is_role_event),
         };
         self.text.push_str(said);
         self.is_finished |= choice.finish_reason.is_some();

@@ -15,6 +15,9 @@ const RETURN: u8 = 7;
 /// Levels are sent in thousandths.
 const LEVEL_UNITS: f64 = 1_000.0;
 
+/// Larger levels are not genuine, and could not be read as they were written.
+const LEVEL_UNITS_MAX: i64 = 1 << 48;
+
 pub(crate) fn write_limits(writer: &mut Writer, messages: &[LimitMessage]) {
     messages.iter().for_each(|message| write_one(writer, message));
 }
@@ -70,7 +73,7 @@ fn write_limit_numbers(writer: &mut Writer, limits: Limits) {
 
 /// A number that may be negative, with its sign in the lowest bit.
 fn write_level(writer: &mut Writer, level: f64) {
-    let units = (level * LEVEL_UNITS) as i64;
+    let units = ((level * LEVEL_UNITS).round() as i64).clamp(-LEVEL_UNITS_MAX, LEVEL_UNITS_MAX);
     writer.varint((units << 1 ^ units >> 63) as u64);
 }
 
@@ -134,7 +137,10 @@ fn read_limit_numbers(reader: &mut Reader<'_>) -> Result<Limits, BadMessage> {
 fn read_level(reader: &mut Reader<'_>) -> Result<f64, BadMessage> {
     let coded = reader.varint()?;
     let units = (coded >> 1) as i64 ^ -((coded & 1) as i64);
-    Ok(units as f64 / LEVEL_UNITS)
+    match (-LEVEL_UNITS_MAX..=LEVEL_UNITS_MAX).contains(&units) {
+        true => Ok(units as f64 / LEVEL_UNITS),
+        false => Err(BadMessage::Malformed),
+    }
 }
 
 fn limit_code(limit: Limit) -> u8 {
@@ -181,9 +187,12 @@ mod tests {
         let limit = prop_oneof![Just(Limit::Requests), Just(Limit::Tokens), Just(Limit::Concurrent)];
         let refused =
             (limit, any::<u32>()).prop_map(|(limit, retry_after_s)| Exceeded { limit, retry_after_s });
-        let level = (limits(), any::<i32>(), any::<i32>()).prop_map(|(limits, requests, tokens)| {
-            TenantLevel { limits, requests: f64::from(requests) / 8.0, tokens: f64::from(tokens) / 8.0 }
-        });
+        let level =
+            (limits(), any::<i32>(), any::<i32>()).prop_map(|(limits, requests, tokens)| TenantLevel {
+                limits,
+                requests: f64::from(requests) / 1_000.0,
+                tokens: f64::from(tokens) / 1_000.0,
+            });
         prop_oneof![
             lease().prop_map(|HeldLease { id, tenant, limits, tokens }| LimitMessage::Ask {
                 id,

@@ -431,7 +431,7 @@ fn check_ports(listen: SocketAddr, admin: SocketAddr) -> anyhow::Result<()> {
 }
 
 /// Options, and those of which one must be set for the first to have an effect.
-const NEEDS: [(&str, &[&str]); 13] = [
+const NEEDS: [(&str, &[&str]); 14] = [
     ("queue-size", &["max-concurrent-requests", "max-concurrent-per-worker", "wake-timeout-secs"]),
     ("queue-timeout-secs", &["max-concurrent-requests", "max-concurrent-per-worker"]),
     ("dns-refresh-secs", &["worker-dns"]),
@@ -442,6 +442,7 @@ const NEEDS: [(&str, &[&str]); 13] = [
     ("access-log-format", &["access-log"]),
     ("access-log-max-bytes", &["access-log"]),
     ("cache-salt", &["api-keys-file"]),
+    ("max-continuations", &["continue-streams"]),
     ("picker-host", &["picker-port"]),
     ("picker-feedback", &["picker-port"]),
     ("picker-fallbacks", &["picker-port"]),

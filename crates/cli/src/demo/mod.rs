@@ -80,11 +80,12 @@ async fn keep(args: &DemoArgs) -> anyhow::Result<()> {
     eprintln!(
         "{} simulated engines behind {policy}; the text is filler. Try:\n\n  curl -N http://{}/v1/chat/completions \
          -H 'content-type: application/json' \\\n    -d '{{\"model\":\"{}\",\"stream\":true,\"max_tokens\":20,\
-         \"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n\n  curl http://{}/workers\n\nCtrl-C ends it.",
+         \"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n\n  warmroute top --admin http://{admin}\n  curl http://{admin}/workers\n\nThe live console is at \
+         http://{admin}/ui. Ctrl-C ends it.",
         args.engines,
         fleet.service.listening,
         fleet::MODEL,
-        fleet.service.admin,
+        admin = fleet.service.admin,
     );
     stop.received().await;
     tokio::select! {

@@ -132,8 +132,11 @@ impl AdapterSlots {
         // Room for one more than fits, so that a decision does not allocate.
         let room = (one.slots + 1).saturating_sub(one.recent.len());
         one.recent.reserve(room);
-        let held = |name: &u64| HeldAdapter { name: *name, loading_since: None };
-        adapters.iter().take(SLOTS_MAX).map(held).for_each(|adapter| one.take_in(adapter));
+        for name in adapters.iter().take(SLOTS_MAX) {
+            // Engines also list adapters that they are loading.
+            let held = one.held(*name).copied();
+            one.take_in(held.unwrap_or(HeldAdapter { name: *name, loading_since: None }));
+        }
         let surplus = one.recent.len().saturating_sub(one.slots);
         one.recent.drain(..surplus);
     }
@@ -210,6 +213,8 @@ mod tests {
         let after = |ms| NOW + Micros::from_millis(ms);
         slots.use_adapter(0, 1, NOW);
         assert_eq!(slots.load_ms(0, 1, after(1_000)), 2_000.0);
+        slots.report(0, &[1], None);
+        assert_eq!(slots.load_ms(0, 1, after(1_000)), 2_000.0, "it is listed, and not loaded");
         slots.use_adapter(0, 1, after(1_000));
         assert_eq!(slots.load_ms(0, 1, after(9_000)), LOAD_MS_LEFT_MIN, "it takes longer than expected");
         slots.loaded(0, 1, after(9_100), 100.0);

@@ -113,6 +113,8 @@ impl Keys {
     pub fn read(text: &str) -> Result<Keys, BadKeys> {
         let mut keys = Keys { keys: HashMap::new(), tenants: BTreeMap::new(), owners: RandomState::new() };
         let mut count = 0;
+        // Editors of other systems may write a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (index, line) in text.lines().enumerate() {
             let line_is = |why| BadKeys::Line { line: index + 1, why };
             let Some(line) = KeyLine::read(line).map_err(line_is)? else { continue };

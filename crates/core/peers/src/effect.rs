@@ -62,6 +62,13 @@ pub enum Effect {
         /// Its place and owner.
         stored: StoredResponse,
     },
+    /// A peer reports about a request that this router has routed.
+    Reported {
+        /// The peer.
+        router: RouterId,
+        /// The report.
+        bytes: Vec<u8>,
+    },
     /// A peer found a worker's cache empty.
     CacheCleared {
         /// The worker's identity.

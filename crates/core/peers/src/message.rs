@@ -32,6 +32,7 @@ const BATCH: u8 = 1;
 const STATE: u8 = 2;
 const QUERY: u8 = 3;
 const ANSWER: u8 = 4;
+const REPORT: u8 = 7;
 // 5 and 6 relayed engine events in earlier builds of version 1; they must not get another meaning.
 
 /// Kinds of records in a ledger.
@@ -91,6 +92,13 @@ pub enum PeerMessage {
         /// The bytes of this part.
         bytes: Vec<u8>,
     },
+    /// A report to one peer about a request that the peer routed. What it says is the drivers' matter.
+    Report {
+        /// The sender.
+        from: RouterId,
+        /// The report.
+        bytes: Vec<u8>,
+    },
 }
 
 impl PeerMessage {
@@ -100,7 +108,8 @@ impl PeerMessage {
             PeerMessage::Batch { from, .. }
             | PeerMessage::State { from, .. }
             | PeerMessage::Query { from, .. }
-            | PeerMessage::Answer { from, .. } => *from,
+            | PeerMessage::Answer { from, .. }
+            | PeerMessage::Report { from, .. } => *from,
         }
     }
 
@@ -141,6 +150,7 @@ impl PeerMessage {
             PeerMessage::State { .. } => STATE,
             PeerMessage::Query { .. } => QUERY,
             PeerMessage::Answer { .. } => ANSWER,
+            PeerMessage::Report { .. } => REPORT,
         }
     }
 
@@ -153,6 +163,7 @@ impl PeerMessage {
             }
             PeerMessage::Query { query, .. } => query.write_head(writer),
             PeerMessage::Answer { part, .. } => part.write(writer),
+            PeerMessage::Report { .. } => {}
         }
     }
 
@@ -163,7 +174,7 @@ impl PeerMessage {
             }
             PeerMessage::Query { query, .. } => query.write_records(writer),
             PeerMessage::Answer { bytes, .. } if bytes.is_empty() => {}
-            PeerMessage::Answer { bytes, .. } => {
+            PeerMessage::Answer { bytes, .. } | PeerMessage::Report { bytes, .. } => {
                 writer.record(PAYLOAD, |writer| writer.bytes.extend_from_slice(bytes));
             }
         }
@@ -207,15 +218,21 @@ impl PeerMessage {
             }
             ANSWER => {
                 let part = AnswerPart::read(&mut head)?;
-                let mut bytes = Vec::new();
-                while let Some(mut body) = next_record(&mut records)? {
-                    bytes = body.rest().to_vec();
-                }
-                PeerMessage::Answer { from, part, bytes }
+                PeerMessage::Answer { from, part, bytes: read_payload(&mut records)? }
             }
+            REPORT => PeerMessage::Report { from, bytes: read_payload(&mut records)? },
             _ => return Ok(None),
         }))
     }
+}
+
+/// The last payload; empty without one.
+fn read_payload(records: &mut Reader<'_>) -> Result<Vec<u8>, BadMessage> {
+    let mut bytes = Vec::new();
+    while let Some(mut body) = next_record(records)? {
+        bytes = body.rest().to_vec();
+    }
+    Ok(bytes)
 }
 
 /// The next record of the only known kind.
@@ -458,8 +475,10 @@ mod tests {
                 state
             }),
             (from.clone(), query()).prop_map(|(from, query)| PeerMessage::Query { from, query }),
-            (from, part(), proptest::collection::vec(any::<u8>(), 0..40))
+            (from.clone(), part(), proptest::collection::vec(any::<u8>(), 0..40))
                 .prop_map(|(from, part, bytes)| PeerMessage::Answer { from, part, bytes }),
+            (from, proptest::collection::vec(any::<u8>(), 0..40))
+                .prop_map(|(from, bytes)| PeerMessage::Report { from, bytes }),
         ]
     }
 
@@ -481,8 +500,8 @@ mod tests {
             while let Some((kind, mut old)) = body.record().unwrap() {
                 writer.byte(kind);
                 match bytes[2] {
-                    // The only record of an answer is its payload.
-                    ANSWER => writer.sized_bytes(old.rest()),
+                    // The only record of an answer or a report is its payload.
+                    ANSWER | REPORT => writer.sized_bytes(old.rest()),
                     _ => extend(writer, old),
                 }
                 writer.record(201, |_| {});
@@ -582,6 +601,7 @@ mod tests {
             ),
             (PeerMessage::Query { from, query: query(QueryKind::Snapshot) }, QUERY_SNAPSHOT_BYTES),
             (PeerMessage::Answer { from, part, bytes: vec![1, 2, 3] }, ANSWER_BYTES),
+            (PeerMessage::Report { from, bytes: vec![1, 2, 3] }, REPORT_BYTES),
         ];
         let encoded: Vec<String> = frozen.iter().map(|(message, _)| hex(&message.encode())).collect();
         assert_eq!(encoded, frozen.map(|(_, bytes)| bytes.to_owned()));
@@ -595,5 +615,6 @@ mod tests {
         0900000000000000";
     const QUERY_BATCHES_BYTES: &str = "0101030807060504030201120305ac020105020302090004010004028101";
     const QUERY_SNAPSHOT_BYTES: &str = "01010308070605040302010d0305ac02020004010004028101";
+    const REPORT_BYTES: &str = "010107080706050403020106000103010203";
     const ANSWER_BYTES: &str = "01010408070605040302010c0605ac020201030103010203";
 }

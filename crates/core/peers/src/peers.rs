@@ -250,6 +250,10 @@ impl Peers {
                 self.accept_part(from, part, bytes, now, effects);
                 Vec::new()
             }
+            PeerMessage::Report { bytes, .. } => {
+                effects.push(Effect::Reported { router: from, bytes });
+                Vec::new()
+            }
             message => {
                 self.apply(from, message, Timeliness::Live, now, effects);
                 Vec::new()
@@ -304,7 +308,7 @@ impl Peers {
                 peer.apply_state(up_to, state, effects);
                 self.dropped_prompts += std::mem::take(&mut peer.assignments.dropped_prompts);
             }
-            PeerMessage::Query { .. } | PeerMessage::Answer { .. } => {}
+            PeerMessage::Query { .. } | PeerMessage::Answer { .. } | PeerMessage::Report { .. } => {}
         }
     }
 

@@ -55,6 +55,7 @@ mod trust;
 mod unclaimed_state;
 mod unpropagated_load;
 mod waiting_assignments;
+mod worker_group;
 
 pub use candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, Preview};
 pub use change::Change;
@@ -69,8 +70,9 @@ pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching, Unit};
 #[doc(hidden)]
 pub use reported_view::ReportedView;
-pub use request::{Content, Request, Silence};
+pub use request::{Content, Request, Silence, Usable};
 pub use router::{Config, HeldHead, Inspect, Peering, Router};
 pub use saved_state::{BadSavedState, SavedState};
 pub use scratch::{KeptCandidates, Scratch};
 pub use sharing::{PeerTask, Received, SharingView};
+pub use worker_group::WorkerGroup;

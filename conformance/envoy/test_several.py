@@ -82,7 +82,7 @@ def test_an_observed_response_reaches_the_picker_that_chose(world, secret):
     count = lambda outcome: sum(picker.requests(outcome) for picker in pickers)
     eventually("all responses are counted", lambda: count("ok") == 20)
     assert count("unobserved") == 0
-    assert sum(picker.metric("warmroute_ttft_seconds_count") for picker in pickers) == 20
+    assert sum(picker.metric("warmroute_time_to_first_token_seconds_count") for picker in pickers) == 20
     # Envoy gives streams in turn: one picker chose, the other saw the response.
     # A response that one picker sees ends the load at both.
     eventually("nothing is in flight", lambda: all(picker.in_flight() == 0 for picker in pickers))

@@ -27,7 +27,8 @@ use warmroute_router::ModelRules;
 use warmroute_types::{BadUrl, Micros};
 use warmroute_wire::Dialer;
 
-use crate::options::groups::{BYTES_PER_SPAN, Following};
+use crate::options::groups::Following;
+use crate::options::quantity::BYTES_PER_SPAN;
 use crate::options::quantity::Secs;
 use crate::options::{self, Cache, ModelEntry, Options, most_similar};
 use crate::security;
@@ -400,7 +401,7 @@ fn check_ports(listen: SocketAddr, admin: SocketAddr) -> anyhow::Result<()> {
 }
 
 /// Options, and those of which one must be set for the first to have an effect.
-const NEEDS: [(&str, &[&str]); 13] = [
+const NEEDS: [(&str, &[&str]); 14] = [
     ("queue-size", &["max-concurrent-requests", "max-concurrent-per-worker", "wake-timeout-secs"]),
     ("queue-timeout-secs", &["max-concurrent-requests", "max-concurrent-per-worker"]),
     ("dns-refresh-secs", &["worker-dns"]),
@@ -411,6 +412,7 @@ const NEEDS: [(&str, &[&str]); 13] = [
     ("access-log-format", &["access-log"]),
     ("access-log-max-bytes", &["access-log"]),
     ("cache-salt", &["api-keys-file"]),
+    ("max-continuations", &["continue-streams"]),
     ("picker-host", &["picker-port", "picker-pools"]),
     ("picker-feedback", &["picker-port", "picker-pools"]),
     ("picker-fallbacks", &["picker-port", "picker-pools"]),

@@ -149,6 +149,8 @@ impl Node {
                 Effect::SnapshotReceived { bytes, .. } => self.snapshots.push(bytes),
                 Effect::CacheCleared { worker } => self.clears.push(worker),
                 Effect::ResponseStored { id, stored } => _ = self.stored.insert(id, stored),
+                // No state: the driver passes it on.
+                Effect::Reported { .. } => {}
             }
         }
     }

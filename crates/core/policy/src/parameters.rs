@@ -1,11 +1,26 @@
-//! Parameters of policies, written after the name: `weighted_score:affinity=3:queue=2`.
+//! Reads a policy: its name, and parameters after it: `weighted_score:affinity=3:queue=2`.
+
+use std::str::FromStr;
 
 use warmroute_types::OptionValue;
 
-use crate::{CacheAware, CostTerm, ExpectedTtft, LeastLoaded, LoadBound, Standard, WeightedScore};
+use crate::{BadPolicy, CacheAware, CostTerm, ExpectedTtft, LeastLoaded, LoadBound, Standard, WeightedScore};
+
+impl FromStr for Standard {
+    type Err = BadPolicy;
+
+    /// A name, and parameters after colons: `cache_aware:threshold=0.5:balance=either`.
+    fn from_str(text: &str) -> Result<Standard, BadPolicy> {
+        let mut parts = text.split(':');
+        let mut policy = Standard::named(parts.next().unwrap_or_default())?;
+        let bad = |why| BadPolicy::Parameter { policy: text.to_owned(), why };
+        parts.try_for_each(|parameter| set(&mut policy, parameter)).map_err(bad)?;
+        Ok(policy)
+    }
+}
 
 /// Sets one parameter, written as `key=value`. The error says why it is invalid.
-pub(crate) fn set(policy: &mut Standard, parameter: &str) -> Result<(), String> {
+fn set(policy: &mut Standard, parameter: &str) -> Result<(), String> {
     let (key, value) = parameter.split_once('=').ok_or_else(|| format!("`{parameter}` is not key=value"))?;
     match policy {
         Standard::ExpectedTtft(rule) => set_expected_ttft(rule, key, value),

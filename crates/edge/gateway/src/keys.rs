@@ -19,8 +19,8 @@ use prometheus_client::metrics::counter::Counter;
 use warmroute_admission::{Class, Limits};
 use warmroute_types::{Micros, OptionValue};
 
+use crate::cache_salt::CacheSalt;
 use crate::cached_tokens::CachedTokens;
-use crate::config::CacheSalt;
 use crate::engine_fields::FieldRules;
 use crate::tenant_tokens::TenantTokens;
 use crate::token::{Digest, bearer, digest, is_same};
@@ -110,6 +110,8 @@ impl Keys {
     pub fn read(text: &str) -> Result<Keys, BadKeys> {
         let mut keys = Keys { keys: HashMap::new(), tenants: BTreeMap::new(), owners: RandomState::new() };
         let mut count = 0;
+        // Editors of other systems may write a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (index, line) in text.lines().enumerate() {
             let line_is = |why| BadKeys::Line { line: index + 1, why };
             let Some(line) = KeyLine::read(line).map_err(line_is)? else { continue };

@@ -10,12 +10,11 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use warmroute_prefixes::{PrefixReport, PrefixWatch, WatchedPrompt};
+use warmroute_prefixes::{PrefixReport, PrefixWatch, WatchedPrompt, outline};
 use warmroute_prompt::{Api, Body};
 use warmroute_types::Micros;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::parsed_request::ParsedRequest;
 use crate::random::random;
 use crate::upstream_body::BufferedBody;
 
@@ -29,9 +28,20 @@ const BYTES_PER_S_MAX: u64 = 1 << 20;
 /// Larger bodies are not observed.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
+/// Where a prompt comes from. Prompts of one model, session and salt are compared.
+#[derive(Clone, Copy)]
+pub(crate) struct PromptSource<'a> {
+    pub(crate) api: Api,
+    pub(crate) model: Option<&'a str>,
+    pub(crate) session: Option<u64>,
+    pub(crate) cache_salt: Option<&'a str>,
+}
+
 /// Observes the prefixes of prompts.
 pub(crate) struct PrefixObserver {
     watch: Arc<Mutex<PrefixWatch>>,
+    /// The watch's.
+    seed: u64,
     /// Started with the first request.
     thread: OnceLock<SyncSender<ObservedPrompt>>,
     waiting_bytes: Arc<AtomicUsize>,
@@ -58,8 +68,10 @@ struct ObservedPrompt {
 
 impl Default for PrefixObserver {
     fn default() -> PrefixObserver {
+        let seed = random();
         PrefixObserver {
-            watch: Arc::new(Mutex::new(PrefixWatch::new(random()))),
+            watch: Arc::new(Mutex::new(PrefixWatch::new(seed))),
+            seed,
             thread: OnceLock::new(),
             waiting_bytes: Arc::default(),
             second: Mutex::default(),
@@ -69,12 +81,8 @@ impl Default for PrefixObserver {
 }
 
 impl PrefixObserver {
-    /// Passes a request on. Never waits.
-    pub(crate) fn observe(&self, body: &BufferedBody, request: &ParsedRequest, api: Api, now: Micros) {
-        // A prompt that continues a stored one, or several prompts, cannot be compared.
-        if api == Api::Other || !request.is_one_prompt {
-            return;
-        }
+    /// Passes the prompt of a request on. Never waits.
+    pub(crate) fn observe(&self, body: &BufferedBody, prompt: PromptSource<'_>, now: Micros) {
         let len = body.len();
         if len > BODY_BYTES_MAX || !self.has_room(len, now) {
             self.skipped.fetch_add(1, Relaxed);
@@ -82,10 +90,10 @@ impl PrefixObserver {
         }
         let observed = ObservedPrompt {
             body: body.clone(),
-            model: request.model.as_deref().unwrap_or("-").into(),
-            api,
-            session: request.session,
-            salt: request.cache_salt.as_deref().map_or(0, |salt| xxh3_64(salt.as_bytes())),
+            model: prompt.model.unwrap_or("-").into(),
+            api: prompt.api,
+            session: prompt.session,
+            salt: prompt.cache_salt.map_or(0, |salt| xxh3_64(salt.as_bytes())),
             at: now,
         };
         let thread = self.thread.get_or_init(|| self.start());
@@ -112,10 +120,10 @@ impl PrefixObserver {
     /// Starts the thread, which ends with this observer. Without a thread all requests are skipped.
     fn start(&self) -> SyncSender<ObservedPrompt> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
-        let (watch, waiting) = (Arc::clone(&self.watch), Arc::clone(&self.waiting_bytes));
+        let (watch, waiting, seed) = (Arc::clone(&self.watch), Arc::clone(&self.waiting_bytes), self.seed);
         let started = std::thread::Builder::new()
             .name("prefixes".to_owned())
-            .spawn(move || compare_all(&receiver, &watch, &waiting));
+            .spawn(move || compare_all(&receiver, &watch, seed, &waiting));
         if let Err(error) = started {
             tracing::warn!(%error, "cannot start the thread that compares prompts");
         }
@@ -138,22 +146,29 @@ impl PrefixObserver {
     }
 }
 
-fn compare_all(prompts: &Receiver<ObservedPrompt>, watch: &Mutex<PrefixWatch>, waiting: &AtomicUsize) {
+fn compare_all(
+    prompts: &Receiver<ObservedPrompt>,
+    watch: &Mutex<PrefixWatch>,
+    seed: u64,
+    waiting: &AtomicUsize,
+) {
     for observed in prompts {
         let len = observed.body.len();
         let bytes = observed.body.joined();
-        compare(&observed, &bytes, watch);
+        compare(&observed, &bytes, watch, seed);
         waiting.fetch_sub(len, Relaxed);
     }
 }
 
-fn compare(observed: &ObservedPrompt, bytes: &Bytes, watch: &Mutex<PrefixWatch>) {
+fn compare(observed: &ObservedPrompt, bytes: &Bytes, watch: &Mutex<PrefixWatch>, seed: u64) {
     // The body was read before it was sent.
     let Ok(body) = Body::read(bytes) else { return };
     let ObservedPrompt { model, api, session, salt, at, .. } = observed;
     let salt = body.salt().map_or(*salt, |own| xxh3_64_with_seed(&own, *salt));
     let prompt = WatchedPrompt { model, api: *api, body: &body, session: *session, salt };
-    watch.lock().see(prompt, xxh3_64_with_seed, *at);
+    // Before the lock, for which `GET /metrics` waits.
+    let outline = outline(seed, prompt, xxh3_64_with_seed);
+    watch.lock().see_outlined(prompt, outline, xxh3_64_with_seed, *at);
 }
 
 #[cfg(test)]
@@ -167,15 +182,11 @@ mod tests {
     #[test]
     fn what_is_observed_in_a_second_is_bounded() {
         let observer = PrefixObserver::default();
-        let request = ParsedRequest { is_one_prompt: true, ..ParsedRequest::default() };
+        let source = PromptSource { api: Api::Completions, model: None, session: None, cache_salt: None };
         let body = body(&format!("{{\"prompt\":\"{}\"}}", "word ".repeat(200_000)));
         let enough = BYTES_PER_S_MAX as usize / body.len() + 1;
-        (0..enough + 5)
-            .for_each(|_| observer.observe(&body, &request, Api::Completions, Micros::from_secs(9)));
+        (0..enough + 5).for_each(|_| observer.observe(&body, source, Micros::from_secs(9)));
         assert_eq!(observer.skipped(), 5);
         assert!(observer.has_room(body.len(), Micros::from_secs(10)), "the next second");
-        let other = ParsedRequest::default();
-        observer.observe(&body, &other, Api::Completions, Micros::from_secs(9));
-        assert_eq!(observer.skipped(), 5, "several prompts are no prompt");
     }
 }

@@ -1,6 +1,7 @@
 //! One process from its start to its end: signals, handover, drain.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -204,9 +205,12 @@ pub fn announce<C: ConfigReader>(service: &Service<C>) {
         true => String::new(),
         false => format!(r#","pools":{}"#, serde_json::json!(pools)),
     };
-    println!(
+    // Nothing depends on a reader.
+    _ = writeln!(
+        std::io::stdout(),
         r#"{{"listening":"{clients}://{}","admin":"{operators}://{}"{picker}{pools}}}"#,
-        service.listening, service.admin
+        service.listening,
+        service.admin
     );
 }
 
@@ -214,14 +218,20 @@ pub fn announce<C: ConfigReader>(service: &Service<C>) {
 pub struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
+    /// Handled, so that a file which reaches the process's limit gives an error and does not end the process.
+    _file_size: Signal,
 }
+
+/// SIGXFSZ, on all Linux architectures but Alpha and MIPS.
+const FILE_SIZE: i32 = 25;
 
 impl StopSignals {
     /// Installs the signal handlers.
     pub fn listen() -> anyhow::Result<StopSignals> {
         let terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-        Ok(StopSignals { terminate, interrupt })
+        let _file_size = signal(SignalKind::from_raw(FILE_SIZE)).context("cannot listen for SIGXFSZ")?;
+        Ok(StopSignals { terminate, interrupt, _file_size })
     }
 
     /// Returns at the next signal.

@@ -18,7 +18,7 @@ enum Observed {
     /// It waited here.
     Own(Box<Pick>),
     /// It waits at another picker.
-    Remote(RemotePick),
+    Remote(Box<RemotePick>),
 }
 
 /// Reads the stream to its end. Returns early if it is not about a pick that is known.
@@ -56,7 +56,8 @@ async fn claim(picker: &Picker, metadata: &Metadata) -> Option<Observed> {
     let named = picker.pick_name(metadata)?;
     match named.router {
         Some(router) if Some(router) != picker.router_id() => {
-            Some(Observed::Remote(RemotePick::claim(&picker.gateway, router, named.number)))
+            let remote = RemotePick::claim(&picker.gateway, router, named.number);
+            Some(Observed::Remote(Box::new(remote)))
         }
         _ => picker.parked.claim(named.number).await.map(Observed::Own),
     }
@@ -103,7 +104,11 @@ fn end_if(pick: Box<Pick>, is_end: bool) -> Option<Box<Pick>> {
 }
 
 /// Passes a message to a pick that waits at another picker; `None` if the pick has ended.
-fn read_remote(picker: &Picker, mut pick: RemotePick, message: &ProcessingRequest) -> Option<RemotePick> {
+fn read_remote(
+    picker: &Picker,
+    mut pick: Box<RemotePick>,
+    message: &ProcessingRequest,
+) -> Option<Box<RemotePick>> {
     let is_end = match &message.event {
         Some(Event::ResponseHeaders(Head { status, headers, is_end, .. })) => {
             if !picker.is_of_chosen(&message.metadata) {

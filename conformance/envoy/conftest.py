@@ -19,9 +19,9 @@ class World:
     def engines(self, count=2):
         return [self.keep(Engine()) for _ in range(count)]
 
-    def start(self, engines, *flags, change=lambda parts: None):
-        """A picker with these flags and an Envoy that knows it."""
-        picker = self.keep(Picker(engines, *flags))
+    def start(self, engines, *flags, change=lambda parts: None, workers=None):
+        """A picker with these flags and an Envoy that knows it. `workers`: the picker's, if they are not all engines."""
+        picker = self.keep(Picker(engines if workers is None else workers, *flags))
         envoy = self.keep(Envoy(engines, picker, change))
         eventually("the picker is healthy", envoy.picker_is_healthy)
         return picker, envoy

@@ -170,3 +170,62 @@ def test_two_thousand_streams_at_once(world):
     assert asyncio.run(stream_at_once(envoy, 2_000)) == 2_000
     assert picker.metric("warmroute_decisions_total") == 2_000
     assert envoy.counter("ext_proc.streams_failed") == 0, f"after {time.monotonic() - began:.1f} s"
+
+
+def write_workers(file, engines):
+    tables = [f'[[workers]]\nurl = "http://{engine.address}"\n' for engine in engines]
+    new = file.with_suffix(".new")
+    new.write_text("\n".join(tables) or "workers = []\n")
+    new.replace(file)
+
+
+def test_a_fleet_that_goes_to_zero_is_answered_with_503_and_comes_back(world, tmp_path):
+    engines, file = world.engines(2), tmp_path / "workers.toml"
+    write_workers(file, engines[:1])
+    picker, envoy = world.start(engines, "--worker-file", str(file), workers=[])
+    client = world.client(envoy)
+    status = lambda: client.post(CHATS, json=chat("x")).status_code
+    eventually("the worker is ready", lambda: status() == 200)
+    engines[0].kill()
+    eventually("the engine is missed", lambda: status() == 503)
+    answer = client.post(CHATS, json=chat("x"))
+    assert "retry-after" in answer.headers and "error" in answer.json()
+    write_workers(file, engines[1:])
+    eventually("another one takes its place", lambda: status() == 200)
+    assert client.post(CHATS, json=chat("x")).json()["engine"] == engines[1].port
+
+
+def test_a_request_waits_while_the_fleet_wakes_up(world, tmp_path):
+    engines, file = world.engines(1), tmp_path / "workers.toml"
+    write_workers(file, [])
+    picker, envoy = world.start(engines, "--worker-file", str(file), "--wake-timeout-secs", "60", workers=[])
+
+    async def ask():
+        async with httpx.AsyncClient(base_url=envoy.url, timeout=60) as client:
+            asked = [asyncio.create_task(client.post(CHATS, json=chat(f"{n}"))) for n in range(5)]
+            while picker.metric("warmroute_requests_awaiting_worker") < 5:
+                await asyncio.sleep(0.01)
+            write_workers(file, engines)
+            return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    assert asyncio.run(ask()) == [200] * 5
+
+
+def test_an_engine_that_dies_in_a_stream_breaks_it_off_and_gets_no_more_requests(world):
+    engines = world.engines(2)
+    picker, envoy = world.start(engines, "--picker-feedback", "observer", change=observer)
+    client = world.client(envoy)
+    with client.stream("POST", CHATS, json=chat("x", events=1000)) as response:
+        events = read_events(response)
+        next(events)
+        busy = next(engine for engine in engines if engine.open_streams())
+        busy.kill()
+        try:
+            seen = list(events)
+        except httpx.HTTPError:
+            seen = []
+        assert "data: [DONE]" not in seen, "a broken stream never looks complete"
+    eventually("the picker notices", lambda: sorted(worker["state"] == "ready" for worker in picker.workers()) == [False, True])
+    other = next(engine for engine in engines if engine is not busy)
+    assert {client.post(CHATS, json=chat(f"{n}")).json()["engine"] for n in range(6)} == {other.port}
+    eventually("nothing is in flight", lambda: picker.in_flight() == 0)

@@ -75,6 +75,10 @@ class Picker(Process):
         said = json.loads(self.child.stdout.readline())
         self.port = int(said["picker"].rsplit(":", 1)[1])
         self.admin = int(said["admin"].rsplit(":", 1)[1])
+        self.pools = {pool: int(address.rsplit(":", 1)[1]) for pool, address in said.get("pools", {}).items()}
+
+    def get(self, path):
+        return get(self.admin, path)
 
     def workers(self):
         return json.loads(get(self.admin, "/workers"))
@@ -106,6 +110,7 @@ class Envoy(Process):
         parts = self.parts(config)
         parts["listener"]["address"]["socket_address"].update(address="127.0.0.1", port_value=0)
         config["admin"]["address"]["socket_address"]["port_value"] = 0
+        config["node"] = {"id": "envoy", "cluster": "tests"}
         set_endpoints(parts["picker"], [picker.port])
         set_endpoints(parts["engines"], [engine.port for engine in engines])
         change(parts)

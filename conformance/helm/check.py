@@ -9,8 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import kubernetes_validate
 import yaml
+
+from schemas import schema_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -19,8 +22,8 @@ PLAIN = ROOT / "deploy/kubernetes"
 VALUES = sorted((HERE / "values").glob("*.yaml"))
 RELEASE = "warmroute"
 
-# Kinds of other projects, whose schemas Kubernetes does not have.
-FOREIGN = {"PodMonitor", "ServiceMonitor", "ScaledObject"}
+# Plain manifests, each from FILE.values.yaml.
+MANIFESTS = ["gateway", "picker"]
 
 # Values that must be refused, and what the error must say.
 REFUSED = [
@@ -32,6 +35,16 @@ REFUSED = [
     ("discovery.port=Not_A_Port", "port"),
     ("apiKeys.secret=keys", "apiKeys"),
     ("engineScaler.enabled=true", "engineScaler.target.name"),
+    ("kind=StatefulSet", "kind"),
+    ("kind=DaemonSet,autoscaling.enabled=true", "one router on each node"),
+    ("engineScaler.kind=VPA", "engineScaler"),
+    ("picker.feedback=always", "feedback"),
+    ("picker.fallbacks=4", "fallbacks"),
+    ("picker.pools[0].port=9003", "name"),
+    ("picker.pools[0].name=llama,picker.pools[0].create=true", "matchLabels"),
+    ("picker.pools[0].name=llama,picker.pools[0].targetPorts[0]=0", "targetPorts"),
+    ("picker.enabled=true,picker.pools[0].name=llama", "exactly one of selector, service and pool"),
+    ("service.internalTrafficPolicy=Near", "internalTrafficPolicy"),
     ("monitoring.podMonitor.interval=often", "interval"),
     ("monitoring.dashboard.enabled=maybe", "dashboard"),
 ]
@@ -41,9 +54,14 @@ PODS, SLICES, POOLS = (
 
 # The rights that each set of values may ask for, and no others.
 RIGHTS = {
+    "both": {("Role", "default"): {PODS}},
+    "daemonset": {("Role", "default"): {PODS}},
     "default": {("Role", "default"): {PODS}},
     "full": {("Role", "engines"): {PODS}, ("Role", "more-engines"): {PODS}},
-    "plain": {("Role", "default"): {PODS}},
+    "hpa": {("Role", "default"): {PODS}},
+    "picker": {("Role", "default"): {PODS, POOLS}},
+    "plain gateway": {("Role", "default"): {PODS}},
+    "plain picker": {("Role", "default"): {PODS, POOLS}},
     "pool": {("Role", "default"): {PODS, POOLS}},
     "service": {("ClusterRole", None): {SLICES}},
     "static": {},
@@ -69,18 +87,25 @@ def of_kind(documents, kind):
     return [document for document in documents if document["kind"] == kind]
 
 
-def plain_text():
+def workload(documents):
+    """The Deployment or DaemonSet of the routers."""
+    (found,) = of_kind(documents, "Deployment") + of_kind(documents, "DaemonSet")
+    return found
+
+
+def plain_text(manifest):
     """The chart without traces of helm, for kubectl."""
-    text = render("-f", str(PLAIN / "gateway.values.yaml"))
+    text = render("-f", str(PLAIN / f"{manifest}.values.yaml"))
     traces = ("# Source:", "helm.sh/chart:", "app.kubernetes.io/managed-by:")
     lines = [line for line in text.splitlines() if not line.strip().startswith(traces)]
-    head = "# Written by conformance/helm/run --write from deploy/helm/warmroute and gateway.values.yaml. Do not edit.\n"
+    head = f"# Written by conformance/helm/run --write from deploy/helm/warmroute and {manifest}.values.yaml. Do not edit.\n"
     return head + "\n".join(lines).strip() + "\n"
 
 
 def all_renderings():
     yield "default", objects(render())
-    yield "plain", objects(plain_text())
+    for manifest in MANIFESTS:
+        yield f"plain {manifest}", objects(plain_text(manifest))
     for file in VALUES:
         yield file.stem, objects(render("-f", str(file)))
 
@@ -95,12 +120,80 @@ def lint(_):
 def schemas(renderings):
     for name, documents in renderings:
         for document in documents:
-            if document["kind"] in FOREIGN:
-                continue
             try:
-                kubernetes_validate.validate(document, "1.37.0", strict=True)
+                if schema := schema_of(document):
+                    jsonschema.validate(document, schema)
+                else:
+                    kubernetes_validate.validate(document, "1.37.0", strict=True)
             except Exception as error:
                 yield f"{name}: {document['kind']} {document['metadata']['name']}: {str(error)[:400]}"
+
+
+def wrong_objects_are_refused(renderings):
+    """The schemas of other projects' kinds can fail: an object with one field more, or of another type, is refused."""
+    seen = {}
+    for _, documents in renderings:
+        seen |= {document["kind"]: document for document in documents if schema_of(document)}
+    if sorted(seen) != ["InferencePool", "PodMonitor", "ScaledObject", "ServiceMonitor"]:
+        yield f"the values render only {sorted(seen)}"
+    for kind, document in seen.items():
+        for change in ({"unknown": 1}, {next(iter(document["spec"])): 7}):
+            wrong = document | {"spec": document["spec"] | change}
+            if jsonschema.Draft202012Validator(schema_of(document)).is_valid(wrong):
+                yield f"{kind} with {change} is accepted"
+
+
+def values_are_documented(_):
+    """Every value has a line of values.yaml, and values.schema.json knows every value."""
+    values, schema = yaml.safe_load((CHART / "values.yaml").read_text()), json.loads((CHART / "values.schema.json").read_text())
+
+    def compare(values, schema, path):
+        known = schema.get("properties")
+        if not known or not isinstance(values, dict):
+            return
+        for key in values.keys() ^ known.keys() - {"global", "claims"}:
+            yield f"{path}{key} is only in {'values.yaml' if key in values else 'values.schema.json'}"
+        for key in values.keys() & known.keys():
+            yield from compare(values[key], known[key], f"{path}{key}.")
+
+    yield from compare(values, schema, "")
+    text = (CHART / "values.yaml").read_text()
+    for key in schema["properties"]["picker"]["properties"]["pools"]["items"]["properties"]:
+        if f"# {key}: " not in text:
+            yield f"picker.pools[].{key} is not described in values.yaml"
+
+
+def pools_are_wired(renderings):
+    """An InferencePool names the picker's Service at the port that the binary gives to that pool."""
+    for name, documents in renderings:
+        args = workload(documents)["spec"]["template"]["spec"]["containers"][0]["args"]
+        own = dict(flag.split("=", 1)[1].split("=") for flag in args if flag.startswith("--picker-pools="))
+        common = next((flag.split("=")[1] for flag in args if flag.startswith("--picker-port=")), None)
+        watched = next((flag.split("=")[1].split(",") for flag in args if flag.startswith("--service-discovery-pool=")), [])
+        for pool in of_kind(documents, "InferencePool"):
+            reference, pool_name = pool["spec"]["endpointPickerRef"], pool["metadata"]["name"]
+            services = [service for service in of_kind(documents, "Service") if service["metadata"]["name"] == reference["name"]]
+            ports = {port["port"]: port for service in services for port in service["spec"]["ports"]}
+            if str(reference["port"]["number"]) != own.get(pool_name, common):
+                yield f"{name}: the pool {pool_name} asks port {reference['port']['number']}"
+            if ports.get(reference["port"]["number"], {}).get("appProtocol") != "kubernetes.io/h2c":
+                yield f"{name}: {reference['name']} has no HTTP/2 port {reference['port']['number']}"
+            if pool_name not in watched:
+                yield f"{name}: the pods of the pool {pool_name} are not watched"
+        if bool(own or common) != any(service["metadata"]["name"].endswith("-picker") for service in of_kind(documents, "Service")):
+            yield f"{name}: the picker and its Service do not go together"
+
+
+def replicas_overlap(renderings):
+    """A rollout starts a router before it stops one, and a stopping router accepts until proxies know."""
+    for name, documents in renderings:
+        spec = workload(documents)["spec"]
+        rolling = (spec.get("strategy") or spec["updateStrategy"])["rollingUpdate"]
+        if rolling != {"maxUnavailable": 0, "maxSurge": 1}:
+            yield f"{name}: {rolling}"
+        container = spec["template"]["spec"]["containers"][0]
+        if "readinessProbe" not in container or not container["lifecycle"]["preStop"]["sleep"]["seconds"]:
+            yield f"{name}: no readiness probe, or no pause before the stop"
 
 
 def wrong_values_are_refused(_):
@@ -125,15 +218,14 @@ def rights_are_least(renderings):
         if found != RIGHTS[name]:
             yield f"{name}: the roles are {found}, expected {RIGHTS[name]}"
         bindings = of_kind(documents, "RoleBinding") + of_kind(documents, "ClusterRoleBinding")
-        accounts = {deployment["spec"]["template"]["spec"]["serviceAccountName"]
-                    for deployment in of_kind(documents, "Deployment")}
+        accounts = {workload(documents)["spec"]["template"]["spec"]["serviceAccountName"]}
         if any(subject["name"] not in accounts for binding in bindings for subject in binding["subjects"]):
             yield f"{name}: a binding is for another account than the pods'"
 
 
 def parts_fit_together(renderings):
     for name, documents in renderings:
-        pod = of_kind(documents, "Deployment")[0]["spec"]["template"]
+        pod = workload(documents)["spec"]["template"]
         labels, container = pod["metadata"]["labels"], pod["spec"]["containers"][0]
         ports = {port["name"] for port in container["ports"]}
         for service in of_kind(documents, "Service"):
@@ -176,25 +268,26 @@ def flags_exist(renderings, binary):
     known = subprocess.run([binary, "serve", "--help"], capture_output=True, text=True, check=True).stdout
     known = set(re.findall(r"--[a-z0-9-]+", known))
     for name, documents in renderings:
-        for deployment in of_kind(documents, "Deployment"):
-            for flag in deployment["spec"]["template"]["spec"]["containers"][0]["args"][1:]:
-                if flag.partition("=")[0] not in known:
-                    yield f"{name}: `warmroute serve` has no flag {flag}"
+        for flag in workload(documents)["spec"]["template"]["spec"]["containers"][0]["args"][1:]:
+            if flag.partition("=")[0] not in known:
+                yield f"{name}: `warmroute serve` has no flag {flag}"
 
 
 def metrics_exist(renderings):
     documented = (ROOT / "docs/metrics.md").read_text()
     for name, documents in renderings:
-        for scaler in of_kind(documents, "ScaledObject"):
+        for scaler in of_kind(documents, "ScaledObject") + of_kind(documents, "HorizontalPodAutoscaler"):
             for metric in re.findall(r"warmroute_[a-z_]+", yaml.dump(scaler)):
                 if f"`{metric}`" not in documented:
-                    yield f"{name}: the ScaledObject uses {metric}, which docs/metrics.md does not have"
+                    yield f"{name}: the {scaler['kind']} uses {metric}, which docs/metrics.md does not have"
 
 
 def plain_manifests_are_current(_):
+    for manifest in MANIFESTS:
+        file = PLAIN / f"{manifest}.yaml"
+        if not file.exists() or file.read_text() != plain_text(manifest):
+            yield f"{file.relative_to(ROOT)} differs from the chart: run conformance/helm/run --write"
     file = PLAIN / "gateway.yaml"
-    if file.read_text() != plain_text():
-        yield f"{file.relative_to(ROOT)} differs from the chart: run conformance/helm/run --write"
     built = subprocess.run(["kubectl", "kustomize", str(PLAIN)], capture_output=True, text=True)
     name = lambda document: (document["kind"], document["metadata"]["name"])
     if built.returncode:
@@ -205,14 +298,15 @@ def plain_manifests_are_current(_):
 
 def main():
     if sys.argv[1:] == ["--write"]:
-        (PLAIN / "gateway.yaml").write_text(plain_text())
+        for manifest in MANIFESTS:
+            (PLAIN / f"{manifest}.yaml").write_text(plain_text(manifest))
         return
     binary = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "target/release/warmroute")
     renderings = list(all_renderings())
     with_binary = lambda renderings: flags_exist(renderings, binary)
     with_binary.__name__ = "flags_exist"
-    checks = [lint, schemas, wrong_values_are_refused, rights_are_least, parts_fit_together, with_binary,
-              metrics_exist, dashboard_is_rendered, plain_manifests_are_current]
+    checks = [lint, schemas, wrong_objects_are_refused, wrong_values_are_refused, values_are_documented, rights_are_least,
+              parts_fit_together, pools_are_wired, replicas_overlap, with_binary, metrics_exist, dashboard_is_rendered, plain_manifests_are_current]
     failures = 0
     for check in checks:
         found = list(check(renderings))
@@ -221,8 +315,8 @@ def main():
         for failure in found:
             print("      ", failure)
     count = sum(len(documents) for _, documents in renderings)
-    foreign = sum(document["kind"] in FOREIGN for _, documents in renderings for document in documents)
-    print(f"{count} objects of {len(renderings)} renderings; {foreign} of kinds without a schema here")
+    foreign = sum(bool(schema_of(document)) for _, documents in renderings for document in documents)
+    print(f"{count} objects of {len(renderings)} renderings, {foreign} of them of other projects' kinds")
     raise SystemExit(failures > 0)
 
 

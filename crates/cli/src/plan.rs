@@ -1,6 +1,7 @@
 //! Turns options into the settings of each part.
 
 mod kubernetes;
+mod picker;
 mod sharing;
 mod traces;
 
@@ -19,12 +20,10 @@ use warmroute_gateway::{
     AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, SessionKeys, Shares, Timeouts,
     Token, WorkerChoice, WorkerLimit,
 };
-use warmroute_operate::PickerPlan;
-use warmroute_picker::ConformanceHeaders;
 use warmroute_policy::{BadPolicy, Policy, Standard};
 use warmroute_prompt::PrefixRule;
 use warmroute_record::{AccessLogConfig, LogTarget};
-use warmroute_router::{CANDIDATE_RECORDS_MAX, ModelRules};
+use warmroute_router::ModelRules;
 use warmroute_types::{BadUrl, Micros};
 use warmroute_wire::Dialer;
 
@@ -101,7 +100,7 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
         access_log: access_log(&options.server)?,
         collector: traces::collector(&options.tracing)?,
         sharing,
-        picker: picker(&options.picker)?,
+        picker: picker::plan(&options)?,
         events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
         acceptors: security::acceptors(&options)?,
         admin_token: security::admin_token(&options.security)?,
@@ -345,23 +344,6 @@ fn precise(options: &Options, dialer: Dialer) -> Option<FollowSettings> {
     })
 }
 
-fn picker(options: &options::Picker) -> anyhow::Result<Option<PickerPlan>> {
-    let fallbacks = value_of(options.picker_fallbacks);
-    anyhow::ensure!(fallbacks < CANDIDATE_RECORDS_MAX, "picker-fallbacks must be at most 3");
-    let Some(port) = options.picker_port else { return Ok(None) };
-    Ok(Some(PickerPlan {
-        listen: SocketAddr::new(value_of(options.picker_host), port),
-        config: warmroute_picker::Config {
-            feedback: value_of(options.picker_feedback),
-            fallbacks,
-            conformance_headers: match value_of(options.picker_conformance_headers).0 {
-                true => ConformanceHeaders::On,
-                false => ConformanceHeaders::Off,
-            },
-        },
-    }))
-}
-
 fn record(options: &Options) -> anyhow::Result<Option<warmroute_record::Config>> {
     let recording = &options.recording;
     let Some(file) = recording.record.clone() else { return Ok(None) };
@@ -443,9 +425,9 @@ const NEEDS: [(&str, &[&str]); 14] = [
     ("access-log-max-bytes", &["access-log"]),
     ("cache-salt", &["api-keys-file"]),
     ("max-continuations", &["continue-streams"]),
-    ("picker-host", &["picker-port"]),
-    ("picker-feedback", &["picker-port"]),
-    ("picker-fallbacks", &["picker-port"]),
+    ("picker-host", &["picker-port", "picker-pools"]),
+    ("picker-feedback", &["picker-port", "picker-pools"]),
+    ("picker-fallbacks", &["picker-port", "picker-pools"]),
 ];
 
 /// Options that are set and have no effect, each with what it needs.

@@ -99,7 +99,9 @@ pub fn acceptors(options: &Options) -> anyhow::Result<Acceptors> {
 /// The endpoint picker's certificate: the client listener's, or one of its own making, because most proxies that use TLS
 /// do not verify it.
 fn picker_acceptor(options: &Options) -> anyhow::Result<Acceptor> {
-    let Some(_) = options.picker.picker_port else { return Ok(Acceptor::default()) };
+    if options.picker.picker_port.is_none() && options.picker.picker_pools.is_none() {
+        return Ok(Acceptor::default());
+    }
     Ok(match identity(&options.security.tls_cert, &options.security.tls_key)? {
         Some(identity) => Acceptor::tls(&identity, None, AppProtocol::Http2)?,
         None => Acceptor::self_signed("warmroute", AppProtocol::Http2)?,

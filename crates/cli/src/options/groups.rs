@@ -218,9 +218,10 @@ group! {
         /// Service whose endpoints are the workers
         #[arg(value_name = "NAME")]
         service_discovery_service: String = None,
-        /// InferencePool whose pods are the workers, on each of its target ports
-        #[arg(value_name = "NAME")]
-        service_discovery_pool: String = None,
+        /// InferencePools whose pods are the workers, on each of their target ports, as NAME or NAMESPACE/NAME
+        #[arg(value_name = "POOL", num_args = 1.., value_delimiter = ',')]
+        #[serde(deserialize_with = "one_or_many")]
+        service_discovery_pool: Vec<String> = None,
         // Other routers use 80. Engines listen elsewhere, and their pods declare where.
         /// Port of the workers, as a number or the name of a container port [default: the port named http, or the
         /// only one]
@@ -656,10 +657,16 @@ group! {
     /// The endpoint picker for Envoy.
     Picker ("Endpoint picker") {
         /// Port of the endpoint picker, which Envoy asks where to send each request (ext_proc); usually 9002, 0 picks a
-        /// free port. Without it there is no picker
+        /// free port. Requests on this port get any worker that serves their model. Without it and --picker-pools there is
+        /// no picker
         #[arg(value_name = "PORT")]
         picker_port: u16 = None,
-        /// Address of the endpoint picker's listener [default: 0.0.0.0]
+        /// Pools with a port of their own, as POOL=PORT: a request on that port gets a worker of that pool. A pool is an
+        /// entry of --service-discovery-pool, or the `pool` of [[workers]]
+        #[arg(value_name = "POOL=PORT", num_args = 1.., value_delimiter = ',')]
+        #[serde(deserialize_with = "one_or_many")]
+        picker_pools: Vec<String> = None,
+        /// Address of the endpoint picker's listeners [default: 0.0.0.0]
         #[arg(value_name = "ADDRESS")]
         picker_host: IpAddr = Some(IpAddr::from([0, 0, 0, 0])),
         /// How the picker sees responses, from which the router learns [default: off]

@@ -128,7 +128,7 @@ mod tests {
             ("recording", 1),
             ("tracing", 7),
             ("sharing", 6),
-            ("picker", 1),
+            ("picker", 2),
         ];
         for (table, none_allowed) in &tables {
             let given = printed[table].as_table().unwrap().len();

@@ -15,7 +15,7 @@ pub(super) fn sources(options: &Discovery) -> anyhow::Result<Vec<KubernetesSourc
         check_unused(options)?;
         return Ok(Vec::new());
     }
-    let target = target(options)?;
+    let targets = targets(options)?;
     let port = options.service_discovery_port.as_deref().map(str::parse::<WorkerPort>);
     let port = port.transpose().context("service-discovery-port")?;
     let namespaces = options.service_discovery_namespace.clone().unwrap_or_default();
@@ -28,14 +28,46 @@ pub(super) fn sources(options: &Discovery) -> anyhow::Result<Vec<KubernetesSourc
         some if some.iter().any(|namespace| namespace == ALL) => vec![None],
         some => some.iter().cloned().map(Some).collect(),
     };
-    let source = |namespace| KubernetesSource {
+    let source = |target: &Target, namespace: &Option<String>| KubernetesSource {
         access: access.clone(),
-        target: target.clone(),
-        namespace,
+        target: target.target.clone(),
+        namespace: target.namespace.clone().or_else(|| namespace.clone()),
         port: port.clone(),
         ranks: options.dp_size,
+        pool: target.pool.clone(),
     };
-    Ok(namespaces.into_iter().map(source).collect())
+    let places = |target: &Target| if target.namespace.is_some() { 1 } else { namespaces.len() };
+    let of_target =
+        |target| namespaces.iter().take(places(target)).map(move |namespace| source(target, namespace));
+    Ok(targets.iter().flat_map(of_target).collect())
+}
+
+/// What lists workers, its namespace if it names one, and the name of its pool.
+struct Target {
+    target: KubernetesTarget,
+    namespace: Option<String>,
+    pool: Option<String>,
+}
+
+impl Target {
+    fn plain(target: KubernetesTarget) -> Target {
+        Target { target, namespace: None, pool: None }
+    }
+
+    /// An InferencePool, as `NAME` or `NAMESPACE/NAME`.
+    fn pool(text: &str) -> anyhow::Result<Target> {
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, text),
+        };
+        namespace.map_or(Ok(()), check_name)?;
+        check_name(name)?;
+        Ok(Target {
+            target: KubernetesTarget::Pool { name: name.to_owned() },
+            namespace: namespace.map(str::to_owned),
+            pool: Some(text.to_owned()),
+        })
+    }
 }
 
 fn check_unused(options: &Discovery) -> anyhow::Result<()> {
@@ -51,7 +83,7 @@ fn check_unused(options: &Discovery) -> anyhow::Result<()> {
     unused.map_or(Ok(()), |(name, _)| anyhow::bail!("{name} has no effect without service-discovery"))
 }
 
-fn target(options: &Discovery) -> anyhow::Result<KubernetesTarget> {
+fn targets(options: &Discovery) -> anyhow::Result<Vec<Target>> {
     let names = "selector, service-discovery-service";
     match (&options.selector, &options.service_discovery_service, &options.service_discovery_pool) {
         (Some(labels), None, None) => {
@@ -60,15 +92,19 @@ fn target(options: &Discovery) -> anyhow::Result<KubernetesTarget> {
                 !labels.is_empty() && !labels.contains(&""),
                 "selector: an empty selector would match every pod"
             );
-            Ok(KubernetesTarget::Pods { selector: labels.join(",") })
+            Ok(vec![Target::plain(KubernetesTarget::Pods { selector: labels.join(",") })])
         }
         (None, Some(name), None) => {
             check_name(name).context("service-discovery-service")?;
-            Ok(KubernetesTarget::Service { name: name.clone() })
+            Ok(vec![Target::plain(KubernetesTarget::Service { name: name.clone() })])
         }
-        (None, None, Some(name)) => {
-            check_name(name).context("service-discovery-pool")?;
-            Ok(KubernetesTarget::Pool { name: name.clone() })
+        (None, None, Some(pools)) => {
+            ensure!(!pools.is_empty(), "service-discovery-pool: the list is empty");
+            pools
+                .iter()
+                .map(|pool| Target::pool(pool))
+                .collect::<Result<_, _>>()
+                .context("service-discovery-pool")
         }
         (None, None, None) => anyhow::bail!("service-discovery: set {names} or service-discovery-pool"),
         _ => anyhow::bail!("service-discovery: set only one of {names} and service-discovery-pool"),
@@ -115,6 +151,22 @@ mod tests {
         assert_eq!(namespaces("service-discovery-namespace = \"*\""), [None]);
         let several = namespaces("service-discovery-namespace = \"a, b\"");
         assert_eq!(several, [Some("a".to_owned()), Some("b".to_owned())]);
+    }
+
+    #[test]
+    fn each_pool_is_a_source_in_its_own_namespace_or_in_all_that_are_listed() {
+        let found = planned(
+            "service-discovery-pool = [\"llama\", \"other/qwen\"]\nservice-discovery-namespace = \"a, b\"",
+        );
+        let found: Vec<_> =
+            found.into_iter().map(|source| (source.target, source.namespace, source.pool)).collect();
+        let pool = |name: &str, namespace: &str, pool: &str| {
+            let target = KubernetesTarget::Pool { name: name.to_owned() };
+            (target, Some(namespace.to_owned()), Some(pool.to_owned()))
+        };
+        let expected =
+            [pool("llama", "a", "llama"), pool("llama", "b", "llama"), pool("qwen", "other", "other/qwen")];
+        assert_eq!(found, expected);
     }
 
     #[test]

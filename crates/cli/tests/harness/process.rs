@@ -59,6 +59,11 @@ impl Process {
         self.first_line["picker"].as_str().unwrap()
     }
 
+    /// The address of the endpoint picker's listener for a pool.
+    pub fn pool(&self, name: &str) -> &str {
+        self.first_line["pools"][name].as_str().unwrap()
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }

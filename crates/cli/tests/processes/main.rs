@@ -17,5 +17,6 @@ mod operating;
 mod picking;
 mod prefixes;
 mod reloading;
+mod rolling;
 mod starting;
 mod watching;

@@ -10,7 +10,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use crate::harness::TIMEOUT;
 use crate::harness::client::{chat, post};
-use crate::harness::process::{Gateway, engine, run};
+use crate::harness::process::{Gateway, Process, engine, run};
 use crate::harness::temp_folder::TempFolder;
 
 /// The beginning of HTTP/2: the preface and empty settings.
@@ -66,6 +66,32 @@ fn a_handover_passes_the_pickers_listener() {
     assert_eq!(new.process.picker(), picker);
     assert!(old.process.wait().success());
     assert_eq!(answer::<9>(&picker, HTTP2)[3], SETTINGS);
+}
+
+#[test]
+fn each_pool_has_a_listener_that_a_handover_passes() {
+    let engines = [engine(&[]), engine(&[])];
+    let folder = TempFolder::new("picker-pools");
+    let (socket, config) = (folder.file("sock"), folder.file("config.toml"));
+    let table = |(engine, pool): (&Process, &str)| {
+        format!("[[workers]]\nurl = \"{}\"\npool = \"{pool}\"\n", engine.url())
+    };
+    let tables: Vec<String> = engines.iter().zip(["llama", "qwen"]).map(table).collect();
+    std::fs::write(&config, tables.concat()).unwrap();
+    let picker = ["--picker-pools", "llama=0", "qwen=0", "--picker-host", "127.0.0.1"];
+    let flags = [&["--config", &config, "--handover", &socket][..], &picker].concat();
+    let old = Gateway::start(&[], &flags);
+    let places = ["llama", "qwen"].map(|pool| old.process.pool(pool).to_owned());
+    assert_ne!(places[0], places[1]);
+    assert_eq!(answer::<9>(&places[1], HTTP2)[3], SETTINGS);
+    for worker in old.workers() {
+        let pool = if worker["url"] == engines[0].url() { "llama" } else { "qwen" };
+        assert_eq!(worker["pools"], serde_json::json!([pool]));
+    }
+    let new = Gateway::start(&[], &flags);
+    assert_eq!(["llama", "qwen"].map(|pool| new.process.pool(pool).to_owned()), places);
+    assert!(old.process.wait().success());
+    assert_eq!(answer::<9>(&places[0], HTTP2)[3], SETTINGS);
 }
 
 #[test]

@@ -70,6 +70,13 @@ pub enum Effect {
         /// Its messages, in order.
         messages: Vec<LimitMessage>,
     },
+    /// A peer reports about a request that this router has routed.
+    Reported {
+        /// The peer.
+        router: RouterId,
+        /// The report.
+        bytes: Vec<u8>,
+    },
     /// A peer found a worker's cache empty.
     CacheCleared {
         /// The worker's identity.

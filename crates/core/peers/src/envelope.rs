@@ -16,6 +16,11 @@ pub struct Envelope {
 }
 
 impl Envelope {
+    /// A report to the router that has routed a request. It may be lost.
+    pub fn report(from: RouterId, to: RouterId, bytes: Vec<u8>) -> Envelope {
+        Envelope::to_one(to, &PeerMessage::Report { from, bytes })
+    }
+
     pub(crate) fn to_one(to: RouterId, message: &PeerMessage) -> Envelope {
         Envelope { to: To::One(to), bytes: message.encode().into() }
     }

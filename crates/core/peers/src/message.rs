@@ -39,6 +39,7 @@ const QUERY: u8 = 3;
 const ANSWER: u8 = 4;
 // 5 and 6 relayed engine events in earlier builds of version 1; they must not get another meaning.
 const LIMITS: u8 = 7;
+const REPORT: u8 = 8;
 
 /// Kinds of records in a ledger.
 const ASSIGNMENT: u8 = 1;
@@ -104,6 +105,13 @@ pub enum PeerMessage {
         /// The messages, in order.
         messages: Vec<LimitMessage>,
     },
+    /// A report to one peer about a request that the peer routed. What it says is the drivers' matter.
+    Report {
+        /// The sender.
+        from: RouterId,
+        /// The report.
+        bytes: Vec<u8>,
+    },
 }
 
 impl PeerMessage {
@@ -114,7 +122,8 @@ impl PeerMessage {
             | PeerMessage::State { from, .. }
             | PeerMessage::Query { from, .. }
             | PeerMessage::Answer { from, .. }
-            | PeerMessage::Limits { from, .. } => *from,
+            | PeerMessage::Limits { from, .. }
+            | PeerMessage::Report { from, .. } => *from,
         }
     }
 
@@ -156,6 +165,7 @@ impl PeerMessage {
             PeerMessage::Query { .. } => QUERY,
             PeerMessage::Answer { .. } => ANSWER,
             PeerMessage::Limits { .. } => LIMITS,
+            PeerMessage::Report { .. } => REPORT,
         }
     }
 
@@ -169,6 +179,7 @@ impl PeerMessage {
             PeerMessage::Query { query, .. } => query.write_head(writer),
             PeerMessage::Answer { part, .. } => part.write(writer),
             PeerMessage::Limits { .. } => {}
+            PeerMessage::Report { .. } => {}
         }
     }
 
@@ -180,7 +191,7 @@ impl PeerMessage {
             PeerMessage::Query { query, .. } => query.write_records(writer),
             PeerMessage::Limits { messages, .. } => write_limits(writer, messages),
             PeerMessage::Answer { bytes, .. } if bytes.is_empty() => {}
-            PeerMessage::Answer { bytes, .. } => {
+            PeerMessage::Answer { bytes, .. } | PeerMessage::Report { bytes, .. } => {
                 writer.record(PAYLOAD, |writer| writer.bytes.extend_from_slice(bytes));
             }
         }
@@ -224,16 +235,22 @@ impl PeerMessage {
             }
             ANSWER => {
                 let part = AnswerPart::read(&mut head)?;
-                let mut bytes = Vec::new();
-                while let Some(mut body) = next_record(&mut records)? {
-                    bytes = body.rest().to_vec();
-                }
-                PeerMessage::Answer { from, part, bytes }
+                PeerMessage::Answer { from, part, bytes: read_payload(&mut records)? }
             }
             LIMITS => PeerMessage::Limits { from, messages: read_limits(&mut records)? },
+            REPORT => PeerMessage::Report { from, bytes: read_payload(&mut records)? },
             _ => return Ok(None),
         }))
     }
+}
+
+/// The last payload; empty without one.
+fn read_payload(records: &mut Reader<'_>) -> Result<Vec<u8>, BadMessage> {
+    let mut bytes = Vec::new();
+    while let Some(mut body) = next_record(records)? {
+        bytes = body.rest().to_vec();
+    }
+    Ok(bytes)
 }
 
 /// The next record of the only known kind.
@@ -476,8 +493,10 @@ mod tests {
                 state
             }),
             (from.clone(), query()).prop_map(|(from, query)| PeerMessage::Query { from, query }),
-            (from, part(), proptest::collection::vec(any::<u8>(), 0..40))
+            (from.clone(), part(), proptest::collection::vec(any::<u8>(), 0..40))
                 .prop_map(|(from, part, bytes)| PeerMessage::Answer { from, part, bytes }),
+            (from, proptest::collection::vec(any::<u8>(), 0..40))
+                .prop_map(|(from, bytes)| PeerMessage::Report { from, bytes }),
         ]
     }
 
@@ -499,8 +518,8 @@ mod tests {
             while let Some((kind, mut old)) = body.record().unwrap() {
                 writer.byte(kind);
                 match bytes[2] {
-                    // The only record of an answer is its payload.
-                    ANSWER => writer.sized_bytes(old.rest()),
+                    // The only record of an answer or a report is its payload.
+                    ANSWER | REPORT => writer.sized_bytes(old.rest()),
                     _ => extend(writer, old),
                 }
                 writer.record(201, |_| {});
@@ -600,6 +619,7 @@ mod tests {
             ),
             (PeerMessage::Query { from, query: query(QueryKind::Snapshot) }, QUERY_SNAPSHOT_BYTES),
             (PeerMessage::Answer { from, part, bytes: vec![1, 2, 3] }, ANSWER_BYTES),
+            (PeerMessage::Report { from, bytes: vec![1, 2, 3] }, REPORT_BYTES),
         ];
         let encoded: Vec<String> = frozen.iter().map(|(message, _)| hex(&message.encode())).collect();
         assert_eq!(encoded, frozen.map(|(_, bytes)| bytes.to_owned()));
@@ -614,4 +634,5 @@ mod tests {
     const QUERY_BATCHES_BYTES: &str = "0102030807060504030201120305ac020105020302090004010004028101";
     const QUERY_SNAPSHOT_BYTES: &str = "01020308070605040302010d0305ac02020004010004028101";
     const ANSWER_BYTES: &str = "01020408070605040302010c0605ac020201030103010203";
+    const REPORT_BYTES: &str = "010208080706050403020106000103010203";
 }

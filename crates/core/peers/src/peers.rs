@@ -261,6 +261,10 @@ impl Peers {
                 effects.push(Effect::LimitsReceived { router: from, messages });
                 Vec::new()
             }
+            PeerMessage::Report { bytes, .. } => {
+                effects.push(Effect::Reported { router: from, bytes });
+                Vec::new()
+            }
             message => {
                 self.apply(from, message, Timeliness::Live, now, effects);
                 Vec::new()
@@ -315,7 +319,10 @@ impl Peers {
                 peer.apply_state(up_to, state, effects);
                 self.dropped_prompts += std::mem::take(&mut peer.assignments.dropped_prompts);
             }
-            PeerMessage::Query { .. } | PeerMessage::Answer { .. } | PeerMessage::Limits { .. } => {}
+            PeerMessage::Query { .. }
+            | PeerMessage::Answer { .. }
+            | PeerMessage::Limits { .. }
+            | PeerMessage::Report { .. } => {}
         }
     }
 

@@ -150,6 +150,8 @@ impl Node {
                 Effect::CacheCleared { worker } => self.clears.push(worker),
                 Effect::ResponseStored { id, stored } => _ = self.stored.insert(id, stored),
                 Effect::LimitsReceived { .. } => {}
+                // No state: the driver passes it on.
+                Effect::Reported { .. } => {}
             }
         }
     }

@@ -24,6 +24,13 @@ pub enum Change {
         /// What the source says.
         readiness: SourceReadiness,
     },
+    /// The sources of a worker say to which groups it belongs.
+    Grouped {
+        /// The worker.
+        worker: Arc<Worker>,
+        /// Names of all its groups.
+        groups: Vec<String>,
+    },
     /// A health probe completed.
     Probed {
         /// The worker.

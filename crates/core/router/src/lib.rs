@@ -56,6 +56,7 @@ mod unclaimed_state;
 mod unit;
 mod unpropagated_load;
 mod waiting_assignments;
+mod worker_group;
 
 pub use candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, Preview};
 pub use change::Change;
@@ -70,9 +71,10 @@ pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching};
 #[doc(hidden)]
 pub use reported_view::ReportedView;
-pub use request::{Content, Request, Silence};
+pub use request::{Content, Request, Silence, Usable};
 pub use router::{Config, HeldHead, Inspect, Peering, Router};
 pub use saved_state::{BadSavedState, SavedState};
 pub use scratch::{KeptCandidates, Scratch};
 pub use sharing::{PeerTask, Received, SharingView};
 pub use unit::Unit;
+pub use worker_group::WorkerGroup;

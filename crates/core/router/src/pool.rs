@@ -22,7 +22,7 @@ use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::{PromptChunks, PromptText};
 use crate::reported_overlap::{CachePrediction, PredictionWeights, ReportedOverlap, whole_blocks};
 use crate::reported_view::ReportedView;
-use crate::request::Request;
+use crate::request::{Request, Usable};
 use crate::sampled_reuse::SampledReuse;
 use crate::scratch::Scratch;
 use crate::speculation::Speculations;
@@ -176,10 +176,10 @@ impl Pool {
         self.section.lock().members.is_empty()
     }
 
-    /// Whether a member outside `avoid` can take a request now.
-    pub(crate) fn vacancy(&self, fleet: &Fleet, avoid: &[WorkerId], in_flight_max: u32) -> Vacancy {
+    /// Whether a member that the request may use can take it now.
+    pub(crate) fn vacancy(&self, fleet: &Fleet, usable: Usable<'_>, in_flight_max: u32) -> Vacancy {
         let section = self.section.lock();
-        let others = section.members.iter().filter(|member| !avoid.contains(&member.id));
+        let others = section.members.iter().filter(|member| usable.includes(member.id));
         let mut ready = others.filter_map(|member| fleet.in_flight_if_ready(member.id)).peekable();
         if ready.peek().is_none() {
             return Vacancy::NoWorker;
@@ -358,7 +358,7 @@ impl DecisionState {
             let is_stored_here = request.stored_at == Some(member.id) && load.state == WorkerState::Draining;
             let takes_it = load.takes_requests() || is_stored_here;
             let has_room = takes_it && load.in_flight < input.context.in_flight_max;
-            if !has_room || is_skipped || request.avoid.contains(&member.id) {
+            if !has_room || is_skipped || !request.usable().includes(member.id) {
                 continue;
             }
             member.expectation = input.expectation(member.id, &load, scratch.overlap_bytes(member.id));

@@ -3,6 +3,7 @@
 use warmroute_types::{Delivery, WorkerId};
 
 use crate::prompt::{PromptChunks, PromptText};
+use crate::worker_group::{WorkerGroup, allows};
 
 /// A request. Routing it and observing its answer take the same value.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +22,8 @@ pub struct Request<'a> {
     pub prefix_key: Option<u64>,
     /// Workers that have failed this request.
     pub avoid: &'a [WorkerId],
+    /// The group of workers that may take the request; `None`: all workers.
+    pub within: Option<&'a WorkerGroup>,
     /// The worker that stores what the request continues. It takes the request even while it drains; the others are in
     /// `avoid`.
     pub stored_at: Option<WorkerId>,
@@ -32,6 +35,28 @@ pub struct Request<'a> {
     pub content: Content,
     /// Meaning of a missing cached-token count in the answer.
     pub silence: Silence,
+}
+
+impl<'a> Request<'a> {
+    /// The workers that the request may use.
+    pub fn usable(&self) -> Usable<'a> {
+        Usable { avoid: self.avoid, within: self.within }
+    }
+}
+
+/// Which workers a request may use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usable<'a> {
+    /// These not.
+    pub avoid: &'a [WorkerId],
+    /// Only those of this group; `None`: all.
+    pub within: Option<&'a WorkerGroup>,
+}
+
+impl Usable<'_> {
+    pub(crate) fn includes(self, worker: WorkerId) -> bool {
+        allows(self.within, worker) && !self.avoid.contains(&worker)
+    }
 }
 
 /// The content of a prompt.

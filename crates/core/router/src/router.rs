@@ -26,6 +26,7 @@ use crate::sharing::{AssignmentGuard, Sharing};
 use crate::speculation::Speculations;
 use crate::stored_responses::StoredResponses;
 use crate::unclaimed_state::UnclaimedState;
+use crate::worker_group::{WorkerGroup, WorkerGroups};
 
 /// Settings of the router.
 #[derive(Clone, Debug)]
@@ -79,6 +80,8 @@ pub struct Router<P> {
     /// Places of stored responses.
     stored: StoredResponses,
     unclaimed: UnclaimedState,
+    /// Named groups of workers.
+    groups: WorkerGroups,
 }
 
 impl<P: Policy> Router<P> {
@@ -109,6 +112,7 @@ impl<P: Policy> Router<P> {
             adapters: AdapterNames::default(),
             stored: StoredResponses::default(),
             unclaimed: UnclaimedState::default(),
+            groups: WorkerGroups::default(),
         }
     }
 
@@ -198,6 +202,11 @@ impl<P: Policy> Router<P> {
         own.unwrap_or_else(|| self.in_flight_max.load(Relaxed))
     }
 
+    /// The group of workers of this name, for requests that are limited to it.
+    pub fn worker_group(&self, name: &str) -> Arc<WorkerGroup> {
+        self.groups.named(name)
+    }
+
     /// What this router exchanges with its peers.
     pub fn peering(&self) -> Peering<'_, P> {
         Peering { router: self }
@@ -229,7 +238,7 @@ impl<P: Policy> Router<P> {
 
     /// Why no worker of a pool was chosen.
     fn no_route_reason(&self, pools: &Pools, pool: &Pool, request: &Request<'_>) -> NoRoute {
-        match pool.vacancy(&self.fleet, request.avoid, self.in_flight_max_of(request.model)) {
+        match pool.vacancy(&self.fleet, request.usable(), self.in_flight_max_of(request.model)) {
             Vacancy::Full => NoRoute::Full,
             Vacancy::NoWorker | Vacancy::UnknownModel | Vacancy::Free => pools.no_route_reason(),
         }

@@ -23,6 +23,8 @@ use crate::waiting_assignments::WaitingAssignments;
 
 /// The sharing state of this router.
 pub(crate) struct Sharing {
+    /// This router's id.
+    me: RouterId,
     /// Own assignments. Every request writes here, so other holders of the lock only take or copy a little.
     own: Mutex<OwnLedger>,
     /// State received from peers, held while messages are read and written. No request takes this lock; never
@@ -74,6 +76,8 @@ pub struct Received {
     pub tasks: Vec<PeerTask>,
     /// Messages about tenants' limits, which the router does not read.
     pub limits: Vec<(RouterId, Vec<LimitMessage>)>,
+    /// Reports about requests that this router has routed, for the driver.
+    pub reports: Vec<Vec<u8>>,
 }
 
 /// A task that takes long.
@@ -130,6 +134,7 @@ pub struct SharingView {
 impl Sharing {
     pub fn new(peers: Peers, members: &[WorkerView]) -> Sharing {
         let sharing = Sharing {
+            me: peers.own_id(),
             own: Mutex::default(),
             peer_state: Mutex::new(PeerState {
                 peers,
@@ -146,6 +151,10 @@ impl Sharing {
         };
         sharing.set_members(members);
         sharing
+    }
+
+    pub fn own_id(&self) -> RouterId {
+        self.me
     }
 
     /// Sets the members of the fleet.
@@ -242,7 +251,7 @@ impl Sharing {
         };
         let peer_state = self.peer_state();
         SharingView {
-            me: peer_state.peers.own_id(),
+            me: self.me,
             peers: peer_state.peers.statuses(now),
             open,
             dropped_prompts,

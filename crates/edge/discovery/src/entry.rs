@@ -17,6 +17,9 @@ pub struct WorkerEntry {
     /// The models that it serves; if missing, the engine is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<String>>,
+    /// The pool to which it belongs, for an endpoint picker with several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// Its KV events endpoint, if the engine cannot be asked.
     #[serde(default, rename = "kv-events", skip_serializing_if = "Option::is_none")]
     pub kv_events: Option<EventsEntry>,
@@ -66,7 +69,7 @@ struct WorkersFile {
 impl WorkerEntry {
     /// An engine with only a URL.
     pub fn new(url: String, ranks: Option<u16>) -> WorkerEntry {
-        WorkerEntry { url, ranks, models: None, kv_events: None }
+        WorkerEntry { url, ranks, models: None, pool: None, kv_events: None }
     }
 
     /// The workers behind the URL.
@@ -75,6 +78,7 @@ impl WorkerEntry {
         let listed = |address| ListedWorker {
             models: self.models.clone(),
             kv_events: self.kv_events.clone(),
+            pools: self.pool.iter().cloned().collect(),
             ..ListedWorker::new(address)
         };
         Ok(addresses.into_iter().map(listed).collect())

@@ -24,6 +24,8 @@ pub struct ListedWorker {
     /// The identity of its process, where the source knows it: a pod's UID. With another one, the worker at this
     /// address is another worker.
     pub incarnation: Option<Box<str>>,
+    /// Names of the pools to which its source counts it, in order.
+    pub pools: Vec<String>,
 }
 
 impl ListedWorker {
@@ -40,6 +42,7 @@ impl ListedWorker {
             kv_events: None,
             readiness: SourceReadiness::Ready,
             incarnation: None,
+            pools: Vec::new(),
         }
     }
 }
@@ -119,6 +122,9 @@ impl WorkerList {
             known.models = known.models.take().or_else(|| listed.models.clone());
             known.kv_events = known.kv_events.take().or_else(|| listed.kv_events.clone());
             known.incarnation = known.incarnation.take().or_else(|| listed.incarnation.clone());
+            known.pools.extend(listed.pools.iter().cloned());
+            known.pools.sort_unstable();
+            known.pools.dedup();
             if listed.readiness == SourceReadiness::NotReady {
                 known.readiness = SourceReadiness::NotReady;
             }
@@ -169,6 +175,20 @@ mod tests {
         let named = ListedWorker { models: Some(vec!["m".into()]), ..listed("a") };
         let news = worker_list.update(Listing::new(SourceId(1), vec![named.clone()]));
         assert_eq!(news, [Updated(named)]);
+    }
+
+    #[test]
+    fn a_worker_belongs_to_the_pools_of_all_its_sources() {
+        let mut worker_list = WorkerList::default();
+        let of_pool = |pools: &[&str]| ListedWorker {
+            pools: pools.iter().map(|&name| name.to_owned()).collect(),
+            ..listed("a")
+        };
+        let mut update =
+            |source, pools: &[&str]| worker_list.update(Listing::new(SourceId(source), vec![of_pool(pools)]));
+        assert_eq!(update(0, &["llama"]), [Joined(of_pool(&["llama"]))]);
+        assert_eq!(update(1, &["canary"]), [Updated(of_pool(&["canary", "llama"]))]);
+        assert_eq!(update(0, &[]), [Updated(of_pool(&["canary"]))]);
     }
 
     #[test]

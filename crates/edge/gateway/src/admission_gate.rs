@@ -1,5 +1,6 @@
 //! The admission gate: the state of request limits, rate limits and the queue in front of routing.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
 use warmroute_admission::{Admission, AdmissionRequest, Class, Limits};
-use warmroute_router::Vacancy;
+use warmroute_router::{Usable, Vacancy, WorkerGroup};
 use warmroute_types::{Micros, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -136,7 +137,16 @@ pub(crate) struct Waiter {
     pub model: Option<String>,
     /// Workers that the request cannot use, even if they have room.
     pub avoid: Vec<WorkerId>,
+    /// The group of workers to which it is limited.
+    pub within: Option<Arc<WorkerGroup>>,
     pub wake: oneshot::Sender<()>,
+}
+
+impl Waiter {
+    /// The workers that the request may use.
+    pub(crate) fn usable(&self) -> Usable<'_> {
+        Usable { avoid: &self.avoid, within: self.within.as_deref() }
+    }
 }
 
 impl AdmissionGate {
@@ -225,10 +235,12 @@ impl AdmissionGate {
     }
 
     /// The route of a request for this model that cannot use some workers.
-    pub(crate) fn route(&self, model: Option<&str>, avoid: &[WorkerId]) -> u64 {
+    pub(crate) fn route(&self, model: Option<&str>, usable: Usable<'_>) -> u64 {
         let model = model.map_or(0, |model| self.seeded_hash(model.as_bytes()));
+        let group =
+            usable.within.map_or(model, |group| xxh3_64_with_seed(&group.number().to_le_bytes(), model));
         let also = |route: u64, worker: &WorkerId| xxh3_64_with_seed(&worker.0.to_le_bytes(), route);
-        avoid.iter().fold(model, also)
+        usable.avoid.iter().fold(group, also)
     }
 
     /// Hashes a name that a client may have chosen.

@@ -57,7 +57,8 @@ impl FirstByteWait {
 
     fn has_alternative(&self, gateway: &Gateway) -> bool {
         let is_free = |avoid: &Vec<WorkerId>| {
-            gateway.router.inspect().vacancy(self.request.model.as_deref(), avoid) == Vacancy::Free
+            let usable = self.request.usable(avoid);
+            gateway.router.inspect().vacancy(self.request.model.as_deref(), usable) == Vacancy::Free
         };
         self.avoid.as_ref().is_some_and(is_free) && gateway.retries.has_room(gateway.now())
     }

@@ -4,12 +4,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
+use tokio::sync::mpsc;
 use warmroute_fleet::RetryBudget;
 use warmroute_otel::Tracer;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Matching, Router};
-use warmroute_types::{Address, Micros};
+use warmroute_types::{Address, Micros, RouterId};
 
 use crate::admission_gate::{AdmissionGate, Waiter};
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
@@ -24,9 +25,13 @@ use crate::log_throttles::LogThrottles;
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
 use crate::prefix_observer::PrefixObserver;
+use crate::response_report::PickReport;
 use crate::upstream::Upstreams;
 use crate::worker_texts::WorkerTexts;
 use crate::{Config, ConfigError};
+
+/// Reports that wait to be applied: about a second of a busy picker's.
+const REPORTS_MAX: usize = 4_096;
 
 /// The gateway: a router, connections to its workers, settings and metrics.
 pub struct Gateway {
@@ -53,6 +58,8 @@ pub struct Gateway {
     pub(crate) body_memory: BodyMemory,
     /// The transport to peer routers, if state is shared.
     transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
+    /// Takes other pickers' reports, once the endpoint picker runs.
+    reports: OnceLock<mpsc::Sender<PickReport>>,
     start: Instant,
 }
 
@@ -111,6 +118,7 @@ impl Gateway {
             admission_gate,
             body_memory,
             transport,
+            reports: OnceLock::new(),
             start,
         }))
     }
@@ -189,6 +197,28 @@ impl Gateway {
         self.transport.get().into_iter().for_each(|transport| transport.notify());
     }
 
+    /// Tells the router that chose a worker what happened to the response.
+    pub fn report(&self, to: RouterId, report: &PickReport) {
+        let envelope = self.router.peering().compose_report(to, report.encode());
+        if let (Some(envelope), Some(transport)) = (envelope, self.transport.get()) {
+            transport.send(envelope);
+        }
+    }
+
+    /// Takes a peer's report about a request that this router has routed.
+    pub fn receive_report(&self, message: &[u8]) {
+        if let (Some(report), Some(reports)) = (PickReport::decode(message), self.reports.get()) {
+            // A full queue drops the report, as the transport does. The pick then ends without it.
+            _ = reports.try_send(report);
+        }
+    }
+
+    /// Peers' reports from now on. `None` after the first call.
+    pub fn pick_reports(&self) -> Option<mpsc::Receiver<PickReport>> {
+        let (reports, received) = mpsc::channel(REPORTS_MAX);
+        self.reports.set(reports).ok().map(|()| received)
+    }
+
     pub(crate) fn transport_stats(&self) -> Option<TransportStats> {
         self.transport.get().map(|transport| transport.stats())
     }
@@ -239,10 +269,15 @@ impl Gateway {
     pub fn admit_next(&self) -> bool {
         let config = self.config();
         let has_room = |waiter: &Waiter| {
-            let vacancy = self.router.inspect().vacancy(waiter.model.as_deref(), &waiter.avoid);
+            let vacancy = self.router.inspect().vacancy(waiter.model.as_deref(), waiter.usable());
             config.admission.may_route(vacancy)
         };
         self.admission_gate.admit_next(has_room, || self.now())
+    }
+
+    /// The metrics, as `GET /metrics` shows them.
+    pub fn metrics_text(&self) -> String {
+        self.metrics.encode().unwrap_or_default()
     }
 
     /// Closes upstream connections that have been idle for too long. Call it every few seconds.

@@ -7,7 +7,7 @@ use http::HeaderMap;
 use warmroute_policy::Standard;
 use warmroute_prompt::{Api, Body};
 use warmroute_record::Sketch;
-use warmroute_router::{Content, PromptText, Request, Silence};
+use warmroute_router::{Content, PromptText, Request, Silence, Usable, WorkerGroup};
 use warmroute_types::{Delivery, WorkerId};
 
 use crate::cache_salt::honours_salt;
@@ -56,6 +56,8 @@ pub(crate) struct ParsedRequest {
     pub cached_tokens: CachedTokens,
     /// Stored responses that the request continues, reads or makes.
     pub stored: StoredUse,
+    /// The group of workers that may take the request; `None`: all workers.
+    pub within: Option<Arc<WorkerGroup>>,
     /// Counters of the tenant's tokens.
     pub tenant_tokens: Option<Arc<TenantTokens>>,
     /// Fields for the trace, if one is recorded.
@@ -99,6 +101,7 @@ impl Default for ParsedRequest {
             cache_salt: None,
             cached_tokens: CachedTokens::Shown,
             stored: StoredUse::default(),
+            within: None,
             tenant_tokens: None,
             trace_fields: None,
         }
@@ -174,6 +177,7 @@ impl ParsedRequest {
                 .and_then(|tenant| tenant.rights.cached_tokens)
                 .unwrap_or(config.cached_tokens),
             stored: StoredUse::of_body(body),
+            within: None,
             tenant_tokens: tenant.map(|tenant| Arc::clone(&tenant.tokens)),
             trace_fields: is_recorded.then(|| TraceFields { session, sketch: sketch(body, gateway) }),
             model: model.map(str::to_owned),
@@ -183,6 +187,11 @@ impl ParsedRequest {
     /// The prompt as each engine family formats it.
     pub(crate) fn texts(&self) -> Vec<PromptText<'_>> {
         self.prompt.as_ref().map(PromptKeys::texts).unwrap_or_default()
+    }
+
+    /// The workers that the request may use, without some.
+    pub(crate) fn usable<'a>(&'a self, avoid: &'a [WorkerId]) -> Usable<'a> {
+        Usable { avoid, within: self.within.as_deref() }
     }
 
     /// The request as the router takes it.
@@ -199,6 +208,7 @@ impl ParsedRequest {
             session_key: self.session_key,
             prefix_key: self.prefix_key,
             avoid,
+            within: self.within.as_deref(),
             stored_at: self.stored.worker,
             known_tokens: None,
             delivery: self.delivery,

@@ -1,11 +1,15 @@
 //! The transport between peer routers, as the gateway sees it.
 
+use warmroute_peers::Envelope;
 use warmroute_types::RouterId;
 
 /// A transport between routers.
 pub trait PeerTransport: Send + Sync {
     /// Asks the transport to send soon. It is called for every request, so it must be cheap.
     fn notify(&self);
+
+    /// Sends a message at once. It may be lost.
+    fn send(&self, envelope: Envelope);
 
     /// Current statistics.
     fn stats(&self) -> TransportStats;

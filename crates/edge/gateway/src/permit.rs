@@ -137,8 +137,9 @@ async fn enter_or_queue(
 ) -> Result<Admitted, GatewayError> {
     let (gate, now) = (&gateway.admission_gate, gateway.now());
     let model = request.model.as_deref();
-    let ask = AdmissionRequest { route: gate.route(model, avoid), ..ask };
-    let vacancy = gateway.router.inspect().vacancy(model, avoid);
+    let usable = request.usable(avoid);
+    let ask = AdmissionRequest { route: gate.route(model, usable), ..ask };
+    let vacancy = gateway.router.inspect().vacancy(model, usable);
     let awaits_worker = vacancy == Vacancy::NoWorker && config.waits_for_workers();
     let deadline = now + if awaits_worker { config.wake_max } else { config.wait_max }.into();
     let deadline = ask.due.map_or(deadline, |due| deadline.min(due));
@@ -146,7 +147,8 @@ async fn enter_or_queue(
         return Ok(Admitted { place, deadline });
     }
     let (wake, woken) = oneshot::channel();
-    let waiter = Waiter { model: request.model.clone(), avoid: avoid.to_vec(), wake };
+    let (model_name, within) = (request.model.clone(), request.within.clone());
+    let waiter = Waiter { model: model_name, avoid: avoid.to_vec(), within, wake };
     let (place, wait) = {
         let mut admission = gate.admission.lock();
         if admission.waiting_of(ask.tenant) >= shares.of_queue(config.waiting_max) {
@@ -163,7 +165,7 @@ async fn enter_or_queue(
     let admitted = Admitted { place, deadline };
     // There may be room for this request but not for those before it, which may need other workers.
     gateway.admit_next();
-    wait_for_turn(gateway, admitted, woken, model).await
+    wait_for_turn(gateway, admitted, woken, request).await
 }
 
 /// Waits in the queue until woken or until the deadline.
@@ -171,7 +173,7 @@ async fn wait_for_turn(
     gateway: &Arc<Gateway>,
     admitted: Admitted,
     woken: oneshot::Receiver<()>,
-    model: Option<&str>,
+    request: &ParsedRequest,
 ) -> Result<Admitted, GatewayError> {
     let since = gateway.now();
     let mut guard = QueueGuard { gateway, place: Some(admitted.place), woken };
@@ -188,16 +190,17 @@ async fn wait_for_turn(
             guard.disarm();
             match gateway.now() < admitted.deadline {
                 true => Err(GatewayError::Shed { retry_after_s: retry_after_s(gateway) }),
-                false => Err(queue_timeout(gateway, model, waited)),
+                false => Err(queue_timeout(gateway, request, waited)),
             }
         }
-        Err(_) => Err(queue_timeout(gateway, model, waited)),
+        Err(_) => Err(queue_timeout(gateway, request, waited)),
     }
 }
 
-fn queue_timeout(gateway: &Gateway, model: Option<&str>, waited: Micros) -> GatewayError {
+fn queue_timeout(gateway: &Gateway, request: &ParsedRequest, waited: Micros) -> GatewayError {
     let waits_for_workers = gateway.config().admission.waits_for_workers();
-    if waits_for_workers && gateway.router.inspect().vacancy(model, &[]) == Vacancy::NoWorker {
+    let vacancy = gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(&[]));
+    if waits_for_workers && vacancy == Vacancy::NoWorker {
         return GatewayError::NoWorkerInTime { waited };
     }
     GatewayError::QueueTimeout { waited, retry_after_s: retry_after_s(gateway) }
@@ -255,13 +258,15 @@ impl Permit {
         let gateway = Arc::clone(&self.gateway);
         let (gate, model) = (&gateway.admission_gate, request.model.as_deref());
         let Admitted { place, deadline } = self.admitted.take().ok_or(GatewayError::NotReady)?;
-        let admitted = Admitted { place: place.on_route(gate.route(model, &avoid)), deadline };
+        let admitted =
+            Admitted { place: place.on_route(gate.route(model, request.usable(&avoid))), deadline };
         let (wake, woken) = oneshot::channel();
-        let waiter = Waiter { model: request.model.clone(), avoid, wake };
+        let (model_name, within) = (request.model.clone(), request.within.clone());
+        let waiter = Waiter { model: model_name, avoid, within, wake };
         gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
         // The request no longer counts as running, so a worker may have room for it or for another one.
         gateway.admit_next();
-        self.admitted = Some(wait_for_turn(&gateway, admitted, woken, model).await?);
+        self.admitted = Some(wait_for_turn(&gateway, admitted, woken, request).await?);
         Ok(())
     }
 

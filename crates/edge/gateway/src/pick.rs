@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use warmroute_router::CandidateRecord;
-use warmroute_types::Micros;
+use warmroute_types::{Micros, Usage};
 
 use crate::attempt::{Attempt, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
@@ -182,6 +182,19 @@ impl Pick {
         }
         self.begun = Some((outcome, class));
         self.watch = Some(ResponseWatch::new(attempt, permit, Framing::of(headers), outcome));
+    }
+
+    /// Notes the first token of a response that another picker reads.
+    pub(crate) fn mark_first_token(&mut self) {
+        self.watch.iter_mut().for_each(ResponseWatch::mark_first_token);
+    }
+
+    /// Ends the request after a whole response that another picker has read.
+    pub(crate) fn end_as_reported(mut self, usage: Option<Usage>, id: Option<&str>) {
+        if let Some(watch) = &mut self.watch {
+            watch.note_report(usage, id);
+        }
+        self.end();
     }
 
     /// Reads a chunk of the response.

@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use tokio::time::Instant;
 use warmroute_prompt::Api;
-use warmroute_router::Decision;
+use warmroute_router::{Decision, WorkerGroup};
 use warmroute_types::{Delivery, Micros, WorkerId};
 
 use crate::attempt::Attempt;
@@ -48,6 +48,8 @@ pub struct PickHead {
     pub headers: HeaderMap,
     /// Addresses that may be chosen, as `IP:PORT` or `IP`; `None`: all workers.
     pub allowed: Option<Vec<String>>,
+    /// The group of workers that may be chosen; `None`: all workers.
+    pub group: Option<Arc<WorkerGroup>>,
     /// Whether paths are allowed that the gateway's own clients may not request; for conformance tests.
     pub allows_any_path: bool,
 }
@@ -201,6 +203,7 @@ impl PickIntake {
         self.check_head()?;
         let tenant = self.tenant.clone();
         let (mut request, body) = self.parse(tenant.as_deref()).await?;
+        request.within.clone_from(&self.head.group);
         if sight == ResponseSight::Unseen {
             // The end of the prefill is not seen either, as with a response that does not stream.
             request.delivery = Delivery::Whole;

@@ -84,6 +84,21 @@ impl ResponseWatch {
         }
     }
 
+    /// Notes a first token that was seen elsewhere.
+    pub(crate) fn mark_first_token(&mut self) {
+        if self.first_token.take().is_some() {
+            self.attempt.mark_first_token();
+        }
+    }
+
+    /// Notes what was read elsewhere: the usage, and the identifier of what the worker may have stored.
+    pub(crate) fn note_report(&mut self, usage: Option<Usage>, id: Option<&str>) {
+        usage.into_iter().for_each(|usage| self.usage.set(usage));
+        if let (Some(_), Some(id)) = (self.stored_id.take(), id) {
+            self.attempt.note_stored(id);
+        }
+    }
+
     /// Whether the stream contains the final event of its API.
     pub(crate) fn has_final_event(&self) -> bool {
         self.usage.has_final_event()

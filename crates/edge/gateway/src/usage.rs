@@ -145,6 +145,11 @@ impl UsageWatch {
         self.totals.take_usages(bytes, Follows::More)
     }
 
+    /// Takes a usage that was read elsewhere.
+    pub(crate) fn set(&mut self, usage: Usage) {
+        self.totals = Totals { prompt: Some(usage), output_tokens: Some(usage.output_tokens) };
+    }
+
     /// Approximate output tokens of a stream that does not report them.
     pub(crate) fn streamed_tokens(&self) -> u32 {
         self.events.tokens()

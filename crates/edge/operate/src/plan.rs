@@ -67,23 +67,28 @@ pub struct Plan<O> {
 
 impl<O> Plan<O> {
     /// The address of each listener that is used.
-    pub(crate) fn addresses(&self) -> [(Purpose, Option<SocketAddr>); 5] {
+    pub(crate) fn addresses(&self) -> Vec<(Purpose, Option<SocketAddr>)> {
         let bind = self.precise.as_ref().and_then(|precise| precise.bind.as_deref());
-        [
+        let pools = self.picker.iter().flat_map(|picker| &picker.pools).enumerate();
+        let pools = pools.map(|(i, (_, address))| (Purpose::Pool(i as u16), Some(*address)));
+        let others = [
             (Purpose::Clients, Some(self.listen)),
             (Purpose::Admin, Some(self.admin)),
             (Purpose::Events, bind.and_then(address_of)),
-            (Purpose::Picker, self.picker.as_ref().map(|picker| picker.listen)),
+            (Purpose::Picker, self.picker.as_ref().and_then(|picker| picker.listen)),
             (Purpose::Mesh, self.sharing.as_ref().and_then(SharePlan::listen)),
-        ]
+        ];
+        others.into_iter().chain(pools).collect()
     }
 }
 
 /// An endpoint picker for Envoy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PickerPlan {
-    /// Address of the listener.
-    pub listen: SocketAddr,
+    /// Address of the listener for all workers, if there is one.
+    pub listen: Option<SocketAddr>,
+    /// Pools with a listener of their own, and its address.
+    pub pools: Vec<(String, SocketAddr)>,
     /// How it answers.
     pub config: warmroute_picker::Config,
 }

@@ -1,5 +1,6 @@
 //! One process from its start to its end: signals, handover, drain.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::fingerprints::Fingerprints;
 use crate::handover::{HandoverSocket, HandoverState, Predecessor, Successor, Successors, activated};
 use crate::notify::Notify;
 use crate::plan::Plan;
-use crate::service::{ABORT_TIMEOUT, Service};
+use crate::service::{ABORT_TIMEOUT, PickerAddress, Service};
 use crate::summary::{StartSummary, log_exit};
 
 /// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files. `files` are the
@@ -196,11 +197,18 @@ async fn end<C: ConfigReader>(
 /// Prints the first line on stdout: the addresses of the listeners, with real ports in place of 0.
 pub fn announce<C: ConfigReader>(service: &Service<C>) {
     let [clients, operators] = service.schemes;
-    let picker = service.picker.map(|picker| format!(r#","picker":"{picker}""#)).unwrap_or_default();
+    let common = service.picker.iter().find(|listener| listener.pool.is_none());
+    let picker = common.map(|picker| format!(r#","picker":"{}""#, picker.address)).unwrap_or_default();
+    let of_pool = |listener: &PickerAddress| Some((listener.pool.clone()?, listener.address.to_string()));
+    let pools: BTreeMap<String, String> = service.picker.iter().filter_map(of_pool).collect();
+    let pools = match pools.is_empty() {
+        true => String::new(),
+        false => format!(r#","pools":{}"#, serde_json::json!(pools)),
+    };
     // Nothing depends on a reader.
     _ = writeln!(
         std::io::stdout(),
-        r#"{{"listening":"{clients}://{}","admin":"{operators}://{}"{picker}}}"#,
+        r#"{{"listening":"{clients}://{}","admin":"{operators}://{}"{picker}{pools}}}"#,
         service.listening,
         service.admin
     );

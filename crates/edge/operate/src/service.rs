@@ -22,6 +22,7 @@ use warmroute_follow::{
 };
 use warmroute_gateway::{Admin, Configuration, Drain, DrainMode, Drained, Gateway, Reach, Records, serve};
 use warmroute_otel::Tracer;
+use warmroute_picker::PoolListener;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Change, Router};
@@ -64,14 +65,29 @@ enum OpenTo {
     All,
 }
 
+/// An address of the endpoint picker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PickerAddress {
+    /// The pool whose workers it gives; `None`: all workers.
+    pub pool: Option<String>,
+    /// The address.
+    pub address: SocketAddr,
+}
+
+impl PickerAddress {
+    fn of(listening: &PoolListener) -> std::io::Result<PickerAddress> {
+        Ok(PickerAddress { pool: listening.pool.clone(), address: listening.listener.local_addr()? })
+    }
+}
+
 /// A running gateway. Dropping it stops everything at once.
 pub struct Service<C: ConfigReader> {
     /// The client listener's address.
     pub listening: SocketAddr,
     /// The admin listener's address.
     pub admin: SocketAddr,
-    /// The endpoint picker's address, if there is one.
-    pub picker: Option<SocketAddr>,
+    /// The endpoint picker's addresses, if there is one.
+    pub picker: Vec<PickerAddress>,
     /// The schemes of the two listeners: `http` or `https`.
     pub schemes: [&'static str; 2],
     /// The routing core.
@@ -149,7 +165,7 @@ impl<C: ConfigReader> Service<C> {
         startup.background.spawn(when_open(&is_open, OpenTo::Operators, serving));
         let serving = serve(Arc::clone(&gateway), clients, for_clients, clients_drain.clone());
         let picking = startup.picker(plan.picker, for_picker, &clients_drain).await?;
-        let picker = picking.as_ref().map(|(address, _)| *address);
+        let picker = picking.as_ref().map(|(addresses, _)| addresses.clone()).unwrap_or_default();
         let serving = async move {
             match picking {
                 Some((_, picking)) => tokio::join!(serving, picking).0,
@@ -342,18 +358,27 @@ impl Startup {
         Ok(TcpListener::from_std(listener)?)
     }
 
-    /// Opens the endpoint picker's listener. Returns its address and what serves it.
+    /// Opens the endpoint picker's listeners. Returns their addresses and what serves them.
     async fn picker(
         &mut self,
         plan: Option<PickerPlan>,
         acceptor: Acceptor,
         drain: &Drain,
-    ) -> anyhow::Result<Option<(SocketAddr, impl Future<Output = Drained> + use<>)>> {
-        let Some(PickerPlan { listen, config }) = plan else { return Ok(None) };
-        let listener = self.listen(Purpose::Picker, listen).await?;
-        let address = listener.local_addr()?;
+    ) -> anyhow::Result<Option<(Vec<PickerAddress>, impl Future<Output = Drained> + use<>)>> {
+        let Some(PickerPlan { listen, pools, config }) = plan else { return Ok(None) };
+        let mut listeners = Vec::new();
+        if let Some(listen) = listen {
+            listeners
+                .push(PoolListener { listener: self.listen(Purpose::Picker, listen).await?, pool: None });
+        }
+        for (place, (pool, listen)) in (0..).zip(pools) {
+            let listener = self.listen(Purpose::Pool(place), listen).await?;
+            listeners.push(PoolListener { listener, pool: Some(pool) });
+        }
+        let addresses: Vec<PickerAddress> =
+            listeners.iter().map(PickerAddress::of).collect::<Result<_, _>>()?;
         let gateway = Arc::clone(&self.gateway);
-        Ok(Some((address, warmroute_picker::serve(gateway, config, listener, acceptor, drain.clone()))))
+        Ok(Some((addresses, warmroute_picker::serve(gateway, config, listeners, acceptor, drain.clone()))))
     }
 
     fn follow_sources(&mut self, sources: Sources, precise: Option<&FollowSettings>) -> FollowedSources {

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use tokio::time::timeout_at;
-use warmroute_gateway::{BodyNeed, Pick, PickHead, PickIntake, Refusal, ResponseSight};
+use warmroute_gateway::{BodyNeed, Pick, PickHead, PickIntake, Refusal, ResponseSight, WorkerGroup};
 
 use crate::Feedback;
 use crate::grpc::{Messages, Replies, Status, StreamError};
 use crate::observation;
-use crate::parked::{self, Promise};
-use crate::picker::{Picker, without_destination};
+use crate::parked::{self, PickName, Promise};
+use crate::picker::{Listening, Picker, without_destination};
 use crate::reply::{self, Phase, Route};
 use crate::request::{BodyMode, BodyPart, Event, Head, Metadata, ProcessingRequest, ProtocolConfig};
 
@@ -55,6 +55,8 @@ enum Choice {
 /// One stream.
 pub(crate) struct Exchange {
     picker: Arc<Picker>,
+    /// The workers of the listener's pool; `None`: all workers.
+    group: Option<Arc<WorkerGroup>>,
     messages: Messages,
     replies: Replies,
     protocol: ProtocolConfig,
@@ -65,9 +67,10 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    pub(crate) fn new(picker: &Arc<Picker>, messages: Messages, replies: Replies) -> Exchange {
-        let (picker, protocol) = (Arc::clone(picker), ProtocolConfig::default());
-        Exchange { picker, messages, replies, protocol, promise: None, early: None }
+    pub(crate) fn new(listening: &Listening, messages: Messages, replies: Replies) -> Exchange {
+        let Listening { picker, group } = listening.clone();
+        let protocol = ProtocolConfig::default();
+        Exchange { picker, group, messages, replies, protocol, promise: None, early: None }
     }
 
     /// Runs the stream to its end.
@@ -120,6 +123,7 @@ impl Exchange {
             method: head.method,
             path: head.path,
             headers: without_destination(head.headers),
+            group: self.group.clone(),
             allows_any_path: self.picker.obeys_test_headers(),
             allowed: selected.or_else(|| metadata.strings(SUBSET_NAMESPACE, SUBSET)),
         };
@@ -266,13 +270,18 @@ impl Exchange {
         let route = Route {
             destination: endpoints.join(","),
             headers: pick.header_changes(),
-            pick_id: self.promise.as_ref().map(Promise::name),
+            pick_id: self.promise.as_ref().map(|promise| self.name_of(promise)),
         };
         let body = (phase == Phase::RequestBody && pick.is_body_changed())
             .then(|| pick.body().flat_map(|piece| piece.iter().copied()).collect::<Vec<u8>>());
         let reply = reply::routed(phase, &route, body.as_deref());
         self.send(&reply).await?;
         Ok(Some(pick))
+    }
+
+    /// The name by which an observer can find the pick from any picker.
+    fn name_of(&self, promise: &Promise) -> String {
+        PickName { router: self.picker.router_id(), number: promise.number() }.to_string()
     }
 
     /// Answers the client in place of a worker.

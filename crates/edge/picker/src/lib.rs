@@ -22,9 +22,16 @@ mod exchange_tests;
 pub mod fuzz;
 mod grpc;
 mod health;
+#[cfg(test)]
+mod hermetic_tests;
 mod observation;
 mod parked;
+#[cfg(test)]
+mod peer_report_tests;
+mod peer_reports;
 mod picker;
+#[cfg(test)]
+mod pool_tests;
 mod reply;
 mod request;
 mod server;
@@ -34,4 +41,4 @@ mod server_tests;
 mod test_client;
 
 pub use config::{Config, ConformanceHeaders, Feedback};
-pub use server::serve;
+pub use server::{PoolListener, serve};

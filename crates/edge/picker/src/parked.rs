@@ -1,14 +1,22 @@
 //! Picks whose stream is over and whose request is not: they count as load until their end is seen or estimated.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::num::ParseIntError;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 use warmroute_gateway::Pick;
+use warmroute_types::RouterId;
+
+/// How long an observer may take to name a pick. Its stream may come to another picker, which reports from there.
+const CLAIM_TIME_MIN: Duration = Duration::from_secs(5);
 
 /// Picks that wait for an observer, by number.
 pub(crate) struct ParkedPicks {
@@ -21,6 +29,34 @@ enum Entry {
     /// The proxy has the number, and the pick will be parked. An observer that is early waits here.
     Promised(Option<oneshot::Sender<Box<Pick>>>),
     Parked(Box<Pick>),
+}
+
+/// A pick as the proxy's metadata names it: its number, and the picker that holds it if several share state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PickName {
+    pub router: Option<RouterId>,
+    pub number: u64,
+}
+
+impl fmt::Display for PickName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.router {
+            Some(router) => write!(f, "{router}-{:x}", self.number),
+            None => write!(f, "{:x}", self.number),
+        }
+    }
+}
+
+impl FromStr for PickName {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<PickName, ParseIntError> {
+        let hex = |digits| u64::from_str_radix(digits, 16);
+        Ok(match text.split_once('-') {
+            Some((router, number)) => PickName { router: Some(RouterId(hex(router)?)), number: hex(number)? },
+            None => PickName { router: None, number: hex(text)? },
+        })
+    }
 }
 
 /// A pick that will be parked under a number. Dropped, the number is unknown again.
@@ -70,14 +106,14 @@ impl ParkedPicks {
 }
 
 impl Promise {
-    /// The number as the proxy's metadata has it.
-    pub(crate) fn name(&self) -> String {
-        format!("{:x}", self.number)
+    /// The pick's number, which the proxy's metadata gets.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
-    /// Keeps a pick until an observer claims it, at most for its estimated time.
+    /// Keeps a pick until an observer claims it, at most for its estimated time or `CLAIM_TIME_MIN`.
     pub(crate) fn park(self, pick: Box<Pick>) {
-        let time = pick.unseen_time();
+        let time = pick.unseen_time().max(CLAIM_TIME_MIN);
         {
             let mut entries = self.parked.entries.lock();
             let pick = match entries.remove(&self.number) {

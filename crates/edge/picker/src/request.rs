@@ -282,6 +282,26 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_raw_value_comes_before_a_value_and_names_are_lowered() {
+        let mut writer = MessageWriter::default();
+        writer.message(2, |head| {
+            head.message(1, |map| {
+                for (name, value, raw) in [("X-Both", "value", "raw"), ("x-old", "value", "")] {
+                    map.message(1, |header| {
+                        header.bytes(1, name.as_bytes());
+                        header.bytes(2, value.as_bytes());
+                        header.bytes(3, raw.as_bytes());
+                    });
+                }
+            });
+        });
+        let request = ProcessingRequest::decode(&Bytes::from(writer.finish())).unwrap();
+        let Some(Event::RequestHeaders(head)) = request.event else { panic!("{request:?}") };
+        assert_eq!(head.headers["x-both"], "raw");
+        assert_eq!(head.headers["x-old"], "value");
+    }
+
+    #[test]
     fn bodies_share_the_messages_memory() {
         let mut writer = MessageWriter::default();
         writer.message(4, |body| {

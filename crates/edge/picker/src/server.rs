@@ -11,6 +11,7 @@ use http::Request;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use warmroute_gateway::{Drain, Drained, Gateway, accept_until_drained};
 use warmroute_wire::Acceptor;
@@ -19,7 +20,8 @@ use crate::Config;
 use crate::exchange::Exchange;
 use crate::grpc::{self, Messages, Replies, Status};
 use crate::health;
-use crate::picker::Picker;
+use crate::peer_reports::follow_reports;
+use crate::picker::{Listening, Picker};
 
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -45,24 +47,54 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TRIES: u32 = 3;
 
-/// Serves proxies until a drain begins; returns when the last connection has closed.
+/// A listener and the pool whose workers its requests may use.
+#[derive(Debug)]
+pub struct PoolListener {
+    /// The listener.
+    pub listener: TcpListener,
+    /// The pool's name; `None`: all workers.
+    pub pool: Option<String>,
+}
+
+/// Serves proxies on all listeners until a drain begins; returns when the last connection has closed.
 pub async fn serve(
     gateway: Arc<Gateway>,
     config: Config,
-    listener: TcpListener,
+    listeners: Vec<PoolListener>,
     acceptor: Acceptor,
     drain: Drain,
 ) -> Drained {
-    let picker = Picker::new(gateway, config, drain.clone());
+    let picker = Picker::new(gateway, config, drain);
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (mut accepting, mut background) = (JoinSet::new(), JoinSet::new());
+    let reports = picker.gateway.pick_reports();
+    reports.into_iter().for_each(|reports| {
+        background.spawn(follow_reports(Arc::clone(&picker.parked), reports));
+    });
+    for PoolListener { listener, pool } in listeners {
+        let group = pool.map(|pool| picker.gateway.router().worker_group(&pool));
+        let listening = Listening { picker: Arc::clone(&picker), group };
+        accepting.spawn(accept(listener, listening, Arc::clone(&slots), acceptor.clone()));
+    }
+    accepting.join_all().await;
+    Drained
+}
+
+async fn accept(
+    listener: TcpListener,
+    listening: Listening,
+    slots: Arc<Semaphore>,
+    acceptor: Acceptor,
+) -> Drained {
     let acquire_slot = || Arc::clone(&slots).acquire_owned();
+    let drain = listening.picker.drain.clone();
     accept_until_drained(listener, &drain, acquire_slot, |stream, _| {
-        connection(Arc::clone(&picker), stream, acceptor.clone())
+        connection(listening.clone(), stream, acceptor.clone())
     })
     .await
 }
 
-async fn connection(picker: Arc<Picker>, stream: TcpStream, acceptor: Acceptor) {
+async fn connection(listening: Listening, stream: TcpStream, acceptor: Acceptor) {
     let beginning = async {
         notice_dead_peers(&stream)?;
         let stream = acceptor.accept_either(stream).await?;
@@ -78,7 +110,7 @@ async fn connection(picker: Arc<Picker>, stream: TcpStream, acceptor: Acceptor) 
         Ok(Err(error)) => return tracing::debug!(%error, "a proxy's connection failed"),
         Err(_) => return tracing::debug!("a proxy's handshake timed out"),
     };
-    let drain = picker.drain.clone();
+    let drain = listening.picker.drain.clone();
     let (mut closing, mut aborting) = (pin!(drain.wait_begun()), pin!(drain.wait_abort()));
     let mut is_closing = false;
     loop {
@@ -94,8 +126,8 @@ async fn connection(picker: Arc<Picker>, stream: TcpStream, acceptor: Acceptor) 
         };
         match accepted {
             Some(Ok((request, respond))) => {
-                let picker = Arc::clone(&picker);
-                tokio::spawn(async move { handle(&picker, request, respond).await });
+                let listening = listening.clone();
+                tokio::spawn(async move { handle(&listening, request, respond).await });
             }
             Some(Err(error)) => return tracing::debug!(%error, "a proxy's connection ended with an error"),
             None => return,
@@ -111,7 +143,8 @@ fn notice_dead_peers(stream: &TcpStream) -> std::io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_TRIES)?)
 }
 
-async fn handle(picker: &Arc<Picker>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+async fn handle(listening: &Listening, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+    let picker = &listening.picker;
     let bytes_max = picker.gateway.body_bytes_max().saturating_add(MESSAGE_BYTES_BESIDE_BODY);
     let (head, body) = request.into_parts();
     let path = head.uri.path();
@@ -123,6 +156,6 @@ async fn handle(picker: &Arc<Picker>, request: Request<RecvStream>, respond: Sen
     let Ok(replies) = Replies::begin(respond) else { return };
     match path {
         CHECK => health::check(picker, messages, replies).await,
-        _ => Exchange::new(picker, messages, replies).run().await,
+        _ => Exchange::new(listening, messages, replies).run().await,
     }
 }

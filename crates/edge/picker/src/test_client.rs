@@ -26,6 +26,8 @@ use warmroute_protobuf::{FieldValue, MessageFields, MessageWriter};
 pub(crate) struct Fixture {
     pub gateway: Arc<Gateway>,
     pub address: SocketAddr,
+    /// The listeners of pools, in their order.
+    pub pools: Vec<SocketAddr>,
     pub drain: Drain,
     pub serving: JoinHandle<Drained>,
 }
@@ -37,6 +39,16 @@ impl Fixture {
 
     pub(crate) async fn with(
         workers: &[&str],
+        config: Config,
+        settings: warmroute_gateway::Config,
+    ) -> Fixture {
+        Fixture::with_pools(workers, &[], config, settings).await
+    }
+
+    /// With a listener for each of these pools, too.
+    pub(crate) async fn with_pools(
+        workers: &[&str],
+        pools: &[&str],
         config: Config,
         settings: warmroute_gateway::Config,
     ) -> Fixture {
@@ -56,13 +68,24 @@ impl Fixture {
         }
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, drain) = (listener.local_addr().unwrap(), Drain::default());
+        let mut listeners = vec![crate::PoolListener { listener, pool: None }];
+        let mut at = Vec::new();
+        for pool in pools {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            at.push(listener.local_addr().unwrap());
+            listeners.push(crate::PoolListener { listener, pool: Some((*pool).to_owned()) });
+        }
         let serving =
-            crate::serve(Arc::clone(&gateway), config, listener, Acceptor::default(), drain.clone());
-        Fixture { gateway, address, drain, serving: tokio::spawn(serving) }
+            crate::serve(Arc::clone(&gateway), config, listeners, Acceptor::default(), drain.clone());
+        Fixture { gateway, address, pools: at, drain, serving: tokio::spawn(serving) }
     }
 
     pub(crate) async fn proxy(&self) -> Proxy {
-        let stream = TcpStream::connect(self.address).await.unwrap();
+        Fixture::proxy_to(self.address).await
+    }
+
+    pub(crate) async fn proxy_to(address: SocketAddr) -> Proxy {
+        let stream = TcpStream::connect(address).await.unwrap();
         let (requests, connection) = h2::client::handshake(stream).await.unwrap();
         tokio::spawn(async move { _ = connection.await });
         Proxy { requests }
@@ -83,6 +106,22 @@ impl Fixture {
         self.workers().iter().map(|view| view.load.in_flight).sum()
     }
 
+    /// The metrics' lines about outcomes.
+    pub(crate) fn outcomes(&self) -> String {
+        let text = self.gateway.metrics_text();
+        text.lines()
+            .filter(|line| line.starts_with("warmroute_requests_total{"))
+            .map(|line| format!("{line}\n"))
+            .collect()
+    }
+
+    /// Puts a worker into pools.
+    pub(crate) fn assign(&self, worker: usize, pools: &[&str]) {
+        let (worker, groups) =
+            (Arc::clone(&self.workers()[worker].worker), pools.iter().map(|&pool| pool.to_owned()));
+        self.gateway.router().apply(Change::Grouped { worker, groups: groups.collect() });
+    }
+
     /// Waits until so many requests are in flight.
     pub(crate) async fn wait_in_flight(&self, expected: u32) {
         self.wait_until(|| self.in_flight() == expected, "requests in flight").await;
@@ -93,7 +132,7 @@ impl Fixture {
         self.wait_until(|| holds(&self.workers()[0].load), what).await;
     }
 
-    async fn wait_until(&self, holds: impl Fn() -> bool, what: &str) {
+    pub(crate) async fn wait_until(&self, holds: impl Fn() -> bool, what: &str) {
         let waiting = async {
             while !holds() {
                 tokio::time::sleep(Duration::from_millis(2)).await;

@@ -18,17 +18,42 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.serviceAccount.existing | default (include "warmroute.name" .) }}
 {{- end }}
 
-{{- /* What lists the workers: selector, service or pool. Exactly one may be set. */}}
+{{- /* What lists the workers: selector, service or pool. Exactly one may be set; picker.pools are pools, too. */}}
 {{- define "warmroute.discovery" -}}
 {{- $d := .Values.discovery }}
 {{- $set := list }}
 {{- if $d.selector }}{{ $set = append $set "selector" }}{{ end }}
 {{- if $d.service }}{{ $set = append $set "service" }}{{ end }}
-{{- if $d.pool }}{{ $set = append $set "pool" }}{{ end }}
+{{- if include "warmroute.pools" . }}{{ $set = append $set "pool" }}{{ end }}
 {{- if ne (len $set) 1 }}
 {{- fail (printf "discovery: set exactly one of selector, service and pool; set are: %s" (join ", " $set | default "none")) }}
 {{- end }}
 {{- first $set }}
+{{- end }}
+
+{{- /* Names of all pools, separated by commas. */}}
+{{- define "warmroute.pools" -}}
+{{- $pools := list }}
+{{- with .Values.discovery.pool }}{{ $pools = append $pools . }}{{ end }}
+{{- if .Values.picker.enabled }}{{ range .Values.picker.pools }}{{ $pools = append $pools .name }}{{ end }}{{ end }}
+{{- join "," ($pools | uniq) }}
+{{- end }}
+
+{{- /* Ports of the endpoint picker: the common one, and that of each pool. A name has at most 15 characters. */}}
+{{- define "warmroute.pickerPorts" -}}
+{{- if .Values.picker.enabled }}
+- { name: grpc, port: {{ .Values.picker.port }} }
+{{- range $i, $pool := .Values.picker.pools }}
+{{- if $pool.port }}
+- { name: grpc-pool-{{ $i }}, port: {{ $pool.port }} }
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The port of the picker that a pool uses. */}}
+{{- define "warmroute.poolPort" -}}
+{{ .pool.port | default .picker.port }}
 {{- end }}
 
 {{- /* The rights that discovery needs, and no others. */}}
@@ -52,7 +77,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "warmroute.args" -}}
 - serve
-- --host=0.0.0.0
+- --host={{ if .Values.service.enabled }}0.0.0.0{{ else }}127.0.0.1{{ end }}
 - --port=30000
 - --admin-host=0.0.0.0
 - --admin-port=29000
@@ -73,7 +98,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- else if eq $what "service" }}
 - --service-discovery-service={{ .service }}
 {{- else }}
-- --service-discovery-pool={{ .pool }}
+- --service-discovery-pool={{ include "warmroute.pools" $ }}
 {{- end }}
 {{- if .port }}
 - --service-discovery-port={{ .port }}
@@ -85,6 +110,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- with .Values.picker }}{{ if .enabled }}
+- --picker-port={{ .port }}
+- --picker-feedback={{ .feedback }}
+- --picker-fallbacks={{ .fallbacks }}
+{{- range .pools }}{{ if .port }}
+- --picker-pools={{ .name }}={{ .port }}
+{{- end }}{{ end }}
+{{- end }}{{ end }}
 {{- if .Values.sharing.existingSecret }}
 - --share=mesh
 - --share-secret-file=/etc/warmroute/sharing/secret

@@ -7,7 +7,7 @@ use warmroute_policy::{ExpectedTtft, Standard};
 use warmroute_types::{Address, LoadReport};
 
 use super::*;
-use crate::{Change, ModelRules};
+use crate::{Change, ModelRules, Usable};
 
 const NOW: Micros = Micros::from_secs(100);
 
@@ -133,8 +133,8 @@ fn a_model_may_have_a_policy_and_a_limit_of_its_own() {
     assert!(router.inspect().needs(|policy| policy.name() == "round_robin"));
     let request = Request { model: Some("sql"), prompt_tokens: 400, ..Request::default() };
     assert_eq!(router.route(&request, &mut Scratch::default(), NOW, 1).err(), Some(NoRoute::Full));
-    assert_eq!(router.inspect().vacancy(Some("sql"), &[]), Vacancy::Full);
-    assert_eq!(router.inspect().vacancy(Some("law"), &[]), Vacancy::Free);
+    assert_eq!(router.inspect().vacancy(Some("sql"), Usable::default()), Vacancy::Full);
+    assert_eq!(router.inspect().vacancy(Some("law"), Usable::default()), Vacancy::Free);
     drop((first, other));
     assert_eq!(route(&router, "sql", NOW).policy, "round_robin");
 }

@@ -22,6 +22,7 @@ impl<P: Policy> Router<P> {
             // Before any request can choose it: the slot may be that of a worker that has left.
             let _clear = self.clears[worker.id.index()].lock();
             self.forget(worker.id);
+            self.groups.assign(worker.id, &[]);
         }
         self.set_members();
         drop(change);
@@ -51,6 +52,9 @@ impl<P: Policy> Router<P> {
             Change::Adapters { worker, names, slots } => self.of_member(&worker, |router| {
                 let hashes: Vec<u64> = names.iter().map(|name| adapter_hash(name)).collect();
                 router.fleet.report_adapters(worker.id, &hashes, slots);
+            }),
+            Change::Grouped { worker, groups } => self.of_member(&worker, |router| {
+                router.groups.assign(worker.id, &groups);
             }),
             Change::Readiness { worker, readiness } => _ = self.fleet.set_readiness(&worker, readiness),
             Change::Probed { worker, result, at } => self.apply_probe(&worker, result, at),

@@ -13,7 +13,7 @@ use crate::model_rules::rules_of;
 use crate::policies::PolicyComparison;
 use crate::pool::Vacancy;
 use crate::reported_view::ReportedView;
-use crate::request::Request;
+use crate::request::{Request, Usable};
 use crate::{Family, FeedReport, SavedState, Scratch, Unit};
 
 /// A read-only view of the router.
@@ -65,12 +65,17 @@ impl<'a, P: Policy> Inspect<'a, P> {
         Ok(Preview { policy: policy.name(), reason, prompt_tokens, chosen, candidates })
     }
 
-    /// Whether a worker outside `avoid` can take a request for this model now.
-    pub fn vacancy(&self, model: Option<&str>, avoid: &[WorkerId]) -> Vacancy {
+    /// Names of the groups to which a worker belongs.
+    pub fn groups_of(&self, worker: WorkerId) -> Vec<Box<str>> {
+        self.router.groups.names_of(worker)
+    }
+
+    /// Whether one of the workers that a request may use can take it now, if it is for this model.
+    pub fn vacancy(&self, model: Option<&str>, usable: Usable<'_>) -> Vacancy {
         let pools = self.router.pools.read();
         let in_flight_max = self.router.in_flight_max_of(model);
         match pools.serving(model) {
-            Ok(pool) => pool.vacancy(&self.router.fleet, avoid, in_flight_max),
+            Ok(pool) => pool.vacancy(&self.router.fleet, usable, in_flight_max),
             Err(NoRoute::UnknownModel) if !pools.is_departed(model) => Vacancy::UnknownModel,
             Err(_) => Vacancy::NoWorker,
         }

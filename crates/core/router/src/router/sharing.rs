@@ -84,6 +84,17 @@ impl<P: Policy> Peering<'_, P> {
         }
     }
 
+    /// A report to the peer that has routed a request, to send at once; `None` without sharing.
+    pub fn compose_report(&self, to: RouterId, report: Vec<u8>) -> Option<Envelope> {
+        let sharing = self.router.sharing.get()?;
+        Some(Envelope::report(sharing.own_id(), to, report))
+    }
+
+    /// This router's id; `None` without sharing.
+    pub fn own_id(&self) -> Option<RouterId> {
+        self.router.sharing.get().map(|sharing| sharing.own_id())
+    }
+
     /// Applies a peer's message; returns the answers.
     pub fn receive(&self, bytes: &[u8], now: Micros) -> Result<Vec<Envelope>, BadMessage> {
         let Received { answers, tasks, .. } = self.receive_message(bytes, now)?;
@@ -113,14 +124,15 @@ impl<P: Policy> Peering<'_, P> {
         drop(peer_state);
         let states = effects.iter().filter(|effect| matches!(effect, Effect::LedgerRequested { .. }));
         states.for_each(|effect| self.send_ledger(sharing, effect));
-        let (mut tasks, mut limits) = (Vec::new(), Vec::new());
+        let (mut tasks, mut limits, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         for effect in effects {
             match effect {
                 Effect::LimitsReceived { router, messages } => limits.push((router, messages)),
+                Effect::Reported { bytes, .. } => reports.push(bytes),
                 effect => tasks.extend(PeerTask::of(effect, now)),
             }
         }
-        Ok(Received { answers, tasks, limits })
+        Ok(Received { answers, tasks, limits, reports })
     }
 
     /// Sends or merges a snapshot of the presumed caches, for a new peer. May take seconds and runs beside
@@ -231,10 +243,12 @@ impl<P: Policy> Peering<'_, P> {
                 presumed.into_iter().for_each(|worker| self.router.index.clear_presumed(worker.id.into()));
             }
             Effect::ResponseStored { id, stored } => _ = self.router.stored.learn(*id, *stored),
-            // Long tasks with locks of their own.
-            Effect::LedgerRequested { .. } | Effect::SnapshotRequested | Effect::SnapshotReceived { .. } => {}
-            // The gateway has the limits.
-            Effect::LimitsReceived { .. } => {}
+            // The gateway's, or long tasks with locks of their own.
+            Effect::LimitsReceived { .. }
+            | Effect::Reported { .. }
+            | Effect::LedgerRequested { .. }
+            | Effect::SnapshotRequested
+            | Effect::SnapshotReceived { .. } => {}
         }
     }
 

@@ -182,6 +182,36 @@ fn a_worker_that_failed_this_request_is_avoided() {
 }
 
 #[test]
+fn a_request_that_is_limited_to_a_group_stays_in_it_also_while_workers_pause_and_change() {
+    let router = router_of(RoundRobin, 3, Models::Any);
+    let workers: Vec<Arc<Worker>> =
+        router.inspect().workers().iter().map(|view| Arc::clone(&view.worker)).collect();
+    let put = |worker: &Arc<Worker>, groups: &[&str]| {
+        let groups = groups.iter().map(|&name| name.to_owned()).collect();
+        router.apply(Change::Grouped { worker: Arc::clone(worker), groups });
+    };
+    let group = router.worker_group("llama");
+    let request = Request { within: Some(&group), ..request_for("m") };
+    let went_to =
+        || router.route(&request, &mut Scratch::default(), Micros(1), 1).map(|decision| decision.worker.id);
+    let vacancy = || router.inspect().vacancy(Some("m"), request.usable());
+    assert_eq!((went_to(), vacancy()), (Err(NoRoute::NotReady), Vacancy::NoWorker), "an empty group");
+    put(&workers[1], &["llama"]);
+    put(&workers[2], &["qwen"]);
+    assert!((0..4).all(|_| went_to() == Ok(WorkerId(1))));
+    assert_eq!(vacancy(), Vacancy::Free);
+    router.apply(Change::Resting { worker: Arc::clone(&workers[1]), until: Micros::from_secs(5) });
+    assert_eq!(went_to(), Ok(WorkerId(1)), "a paused worker is better than none");
+    put(&workers[1], &[]);
+    put(&workers[2], &["qwen", "llama"]);
+    assert_eq!(went_to(), Ok(WorkerId(2)));
+    assert_eq!(router.inspect().groups_of(WorkerId(2)), ["llama".into(), "qwen".into()]);
+    router.apply(Change::Leave { address: address(2) });
+    router.join(Address::new("http://another"), Models::Any).unwrap();
+    assert_eq!(went_to(), Err(NoRoute::NotReady), "the next worker of the slot is in no group");
+}
+
+#[test]
 fn a_worker_that_leaves_gets_nothing_new_and_keeps_what_it_has() {
     let router = router_of(RoundRobin, 2, Models::Any);
     let held: Vec<_> = (0..2)

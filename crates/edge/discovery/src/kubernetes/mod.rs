@@ -66,6 +66,8 @@ pub struct KubernetesSource {
     pub port: Option<WorkerPort>,
     /// Data-parallel ranks behind each port, if it has ranks.
     pub ranks: Option<u16>,
+    /// The pool to which the workers belong, for an endpoint picker with several.
+    pub pool: Option<String>,
 }
 
 /// What a source lists at one moment.
@@ -110,7 +112,11 @@ impl KubernetesSource {
     }
 
     fn defaults(&self) -> WorkerDefaults {
-        WorkerDefaults { ports: self.port.iter().cloned().collect(), ranks: self.ranks }
+        WorkerDefaults {
+            ports: self.port.iter().cloned().collect(),
+            ranks: self.ranks,
+            pool: self.pool.clone(),
+        }
     }
 
     fn reflector<T: ApiObject>(&self, filter: String, timings: WatchTimings) -> Reflector<T> {

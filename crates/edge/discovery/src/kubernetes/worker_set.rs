@@ -83,6 +83,8 @@ pub(super) struct WorkerDefaults {
     pub ports: Vec<WorkerPort>,
     /// Data-parallel ranks behind each port, if it has ranks.
     pub ranks: Option<u16>,
+    /// The pool to which the workers belong.
+    pub pool: Option<String>,
 }
 
 /// Why an object that should be a worker is none.
@@ -278,7 +280,13 @@ fn listed(
     for &port in ports {
         // SocketAddr writes IPv6 addresses in brackets, as URLs need them.
         let url = format!("{scheme}://{}", SocketAddr::new(host, port));
-        let entry = WorkerEntry { url, ranks, models: models.clone(), kv_events: kv_events.clone() };
+        let entry = WorkerEntry {
+            url,
+            ranks,
+            models: models.clone(),
+            pool: defaults.pool.clone(),
+            kv_events: kv_events.clone(),
+        };
         let of_entry = entry.listed().map_err(|bad| bad.to_string())?;
         let incarnation = Some(uid).filter(|uid| !uid.is_empty()).map(Into::into);
         let of_pod = |worker| ListedWorker { readiness, incarnation: incarnation.clone(), ..worker };

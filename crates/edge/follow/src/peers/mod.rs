@@ -77,6 +77,7 @@ struct TransportView {
     transport: &'static str,
     status: Arc<TransportStatus>,
     news: Arc<Notify>,
+    outgoing: MessageOutbox,
 }
 
 /// Starts to share. Returns the task that exchanges messages and the handle to leave. The mesh transport uses
@@ -106,7 +107,12 @@ pub fn exchange_with_peers(
     gateway.router().peering().start(me, config);
     gateway.share_limits(me, plan.seed);
     let news = Arc::new(Notify::new());
-    gateway.set_peer_transport(Arc::new(TransportView { transport, status, news: Arc::clone(&news) }));
+    gateway.set_peer_transport(Arc::new(TransportView {
+        transport,
+        status,
+        news: Arc::clone(&news),
+        outgoing: outgoing.clone(),
+    }));
     let every = Duration::from_micros(config.batch_interval.0);
     Ok((exchange_messages(gateway, news, outgoing, incoming, every), leave))
 }
@@ -131,8 +137,9 @@ async fn exchange_messages(
             () = news.notified() => compose_urgent(&gateway),
             message = incoming.recv() => {
                 // Unreadable messages are counted; nothing else can be done about them here.
-                let Received { mut answers, tasks: new_tasks, limits } =
+                let Received { mut answers, tasks: new_tasks, limits, reports } =
                     receive(&gateway, &message).unwrap_or_default();
+                reports.iter().for_each(|report| gateway.receive_report(report));
                 new_tasks.into_iter().for_each(|task| queue_task(&tasks, &gateway, task));
                 if !gateway.shares_limits_with(message.from) {
                     answers.extend(compose_limits(&gateway));
@@ -211,6 +218,10 @@ fn send(outgoing: &MessageOutbox, Envelope { to, bytes }: Envelope) {
 impl PeerTransport for TransportView {
     fn notify(&self) {
         self.news.notify_one();
+    }
+
+    fn send(&self, envelope: Envelope) {
+        send(&self.outgoing, envelope);
     }
 
     fn stats(&self) -> TransportStats {

@@ -193,9 +193,12 @@ impl WorkerSources {
             self.configured.write().insert(listed.address.url.clone(), events);
         }
         let models = listed.models.map_or(Models::Unknown, |names| Models::named(&names));
-        let readiness = listed.readiness;
+        let (readiness, groups) = (listed.readiness, listed.pools);
         match self.router.join(listed.address, models) {
-            Ok(worker) => self.router.apply(Change::Readiness { worker, readiness }),
+            Ok(worker) => {
+                self.router.apply(Change::Grouped { worker: Arc::clone(&worker), groups });
+                self.router.apply(Change::Readiness { worker, readiness });
+            }
             Err(full) => tracing::error!(%full, "worker ignored: the fleet is full"),
         }
     }

@@ -75,6 +75,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "rank": view.worker.address.rank,
         "model": models.first(),
         "models": models,
+        "pools": gateway.router.inspect().groups_of(view.worker.id),
         "state": view.load.state.as_str(),
         "trouble": gateway.probe_problems.get(&view.worker.address),
         "breaker": view.breaker.state().as_str(),

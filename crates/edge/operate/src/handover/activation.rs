@@ -1,7 +1,7 @@
 //! Listeners that systemd opened for us: `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES`.
 //!
 //! systemd keeps these listeners open, so clients wait between two processes instead of being refused. The name of a
-//! listener states its purpose (`FileDescriptorName=clients`, `admin`, `events`, `mesh`, `picker`). A listener without such a
+//! listener states its purpose (`FileDescriptorName=clients`, `admin`, `events`, `mesh`, `picker`; `pool-0` for the first of `picker-pools`). A listener without such a
 //! name, a duplicate or one that is not needed is refused: its clients would wait forever, and a guess could expose
 //! the admin listener.
 
@@ -31,7 +31,7 @@ pub fn activated(wanted: &[(Purpose, Option<SocketAddr>)]) -> anyhow::Result<Lis
         let purpose = assign(name, &mut free)
             .with_context(|| format!("socket {socket} from systemd at {address} has the name `{name}`"))?;
         listener.set_nonblocking(true)?;
-        tracing::info!(listener = purpose.name(), %address, "using the listener from systemd");
+        tracing::info!(listener = %purpose.name(), %address, "using the listener from systemd");
         listeners.add(purpose, listener, Opener::Systemd);
     }
     Ok(listeners)
@@ -39,7 +39,7 @@ pub fn activated(wanted: &[(Purpose, Option<SocketAddr>)]) -> anyhow::Result<Lis
 
 /// The purpose that a socket's name states, if that purpose is still free.
 fn assign(name: &str, free: &mut Vec<Purpose>) -> anyhow::Result<Purpose> {
-    let names = Purpose::ALL.map(Purpose::name).join(", ");
+    let names = Purpose::SINGLE.map(Purpose::name).join(", ");
     let purpose =
         Purpose::named(name).with_context(|| format!("FileDescriptorName= must be one of {names}"))?;
     let at = free.iter().position(|free| *free == purpose);
@@ -48,6 +48,7 @@ fn assign(name: &str, free: &mut Vec<Purpose>) -> anyhow::Result<Purpose> {
             "another socket has this FileDescriptorName=, or kv-events-bind is not set to an address"
         }
         Purpose::Picker => "another socket has this FileDescriptorName=, or picker-port is not set",
+        Purpose::Pool(_) => "another socket has this FileDescriptorName=, or picker-pools has fewer entries",
         Purpose::Mesh => "another socket has this FileDescriptorName=, or share is not mesh",
         _ => "another socket has this FileDescriptorName=; a unit may have only one ListenStream=",
     })?;

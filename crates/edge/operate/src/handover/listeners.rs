@@ -1,5 +1,6 @@
 //! Inherited listeners, by purpose.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
@@ -16,26 +17,36 @@ pub enum Purpose {
     Mesh,
     /// Proxies that ask the endpoint picker.
     Picker,
+    /// Proxies that ask it for a worker of one pool: the pool's place in the configuration.
+    Pool(u16),
 }
 
+/// Before the number of a pool.
+const POOL_PREFIX: &str = "pool-";
+
 impl Purpose {
-    pub const ALL: [Purpose; 5] =
+    /// All purposes of which there is one listener.
+    pub const SINGLE: [Purpose; 5] =
         [Purpose::Clients, Purpose::Admin, Purpose::Events, Purpose::Mesh, Purpose::Picker];
 
     /// The name in handover messages and in `FileDescriptorName=`.
-    pub fn name(self) -> &'static str {
-        match self {
+    pub fn name(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Purpose::Clients => "clients",
             Purpose::Admin => "admin",
             Purpose::Events => "events",
             Purpose::Mesh => "mesh",
             Purpose::Picker => "picker",
-        }
+            Purpose::Pool(place) => return Cow::Owned(format!("{POOL_PREFIX}{place}")),
+        })
     }
 
     /// The purpose of this name.
     pub fn named(name: &str) -> Option<Purpose> {
-        Purpose::ALL.into_iter().find(|purpose| purpose.name() == name)
+        if let Some(place) = name.strip_prefix(POOL_PREFIX) {
+            return place.parse().ok().map(Purpose::Pool);
+        }
+        Purpose::SINGLE.into_iter().find(|purpose| purpose.name() == name)
     }
 }
 
@@ -78,7 +89,7 @@ impl Listeners {
         };
         if self.0.get(&purpose).is_some_and(|listener| fits(listener) != Some(true)) {
             tracing::info!(
-                listener = purpose.name(),
+                listener = %purpose.name(),
                 "the configured address changed; opening a new listener"
             );
             self.0.remove(&purpose);
@@ -86,7 +97,7 @@ impl Listeners {
     }
 
     /// Names of the listeners, in order.
-    pub fn names(&self) -> Vec<&'static str> {
+    pub fn names(&self) -> Vec<Cow<'static, str>> {
         self.0.keys().map(|purpose| purpose.name()).collect()
     }
 

@@ -57,8 +57,14 @@ fn start_with(
     timings: WatchTimings,
 ) -> Watching {
     let (sender, listings) = mpsc::channel(16);
-    let source =
-        KubernetesSource { access, target, namespace: Some("serving".into()), port: None, ranks: None };
+    let source = KubernetesSource {
+        access,
+        target,
+        namespace: Some("serving".into()),
+        port: None,
+        ranks: None,
+        pool: None,
+    };
     let watcher = Watcher { source, id: SourceId(7), listings: sender, timings };
     Watching { api, listings, task: tokio::spawn(watcher.run()) }
 }
@@ -356,8 +362,14 @@ async fn one_list_finds_workers_or_says_what_is_missing() {
     let api = ScriptedApi::start().await;
     let list = async |target| {
         let access = access(&api);
-        let source =
-            KubernetesSource { access, target, namespace: Some("serving".into()), port: None, ranks: None };
+        let source = KubernetesSource {
+            access,
+            target,
+            namespace: Some("serving".into()),
+            port: None,
+            ranks: None,
+            pool: None,
+        };
         source.list_once().await.map(|report| (report.workers.len(), report.unusable))
     };
     let of_pool = || KubernetesTarget::Pool { name: "llama".into() };

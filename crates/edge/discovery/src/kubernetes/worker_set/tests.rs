@@ -43,7 +43,7 @@ fn result<T: ListsWorkers + ApiObject>(
 }
 
 fn ports(text: &str) -> WorkerDefaults {
-    WorkerDefaults { ports: parse_ports("test", text).unwrap(), ranks: None }
+    WorkerDefaults { ports: parse_ports("test", text).unwrap(), ranks: None, pool: None }
 }
 
 #[test]

@@ -1,0 +1,98 @@
+//! Several pools in one process: a listener each, whose requests stay in their pool.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::Config;
+use crate::request::tests::metadata;
+use crate::test_client::{Call, Fixture};
+
+const DUPLEX: u64 = 4;
+const POST: [(&str, &str); 2] = [(":method", "POST"), (":path", "/v1/chat/completions")];
+const WORKERS: [&str; 3] = ["http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.3:8000"];
+
+/// Workers 0 and 1 in the pool llama, workers 1 and 2 in the pool qwen.
+async fn two_pools(settings: warmroute_gateway::Config) -> Fixture {
+    let fixture = Fixture::with_pools(&WORKERS, &["llama", "qwen"], Config::default(), settings).await;
+    for (worker, pools) in [&["llama"][..], &["llama", "qwen"], &["qwen"]].into_iter().enumerate() {
+        fixture.assign(worker, pools);
+    }
+    fixture
+}
+
+async fn ask(at: SocketAddr) -> Call {
+    let mut call = Fixture::proxy_to(at).await.call().await;
+    call.request_headers(Some((DUPLEX, 0)), &POST, false);
+    // One model for all: the body does not tell the pools apart.
+    call.request_body(br#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#, true);
+    call
+}
+
+async fn chosen(at: SocketAddr, times: usize) -> Vec<String> {
+    let mut chosen = Vec::new();
+    for _ in 0..times {
+        chosen.push(ask(at).await.reply().await.destination());
+    }
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
+#[tokio::test]
+async fn a_request_gets_a_worker_of_its_listeners_pool_also_for_one_model() {
+    let fixture = two_pools(warmroute_gateway::Config::default()).await;
+    assert_eq!(chosen(fixture.pools[0], 8).await, ["10.0.0.1:8000", "10.0.0.2:8000"]);
+    assert_eq!(chosen(fixture.pools[1], 8).await, ["10.0.0.2:8000", "10.0.0.3:8000"]);
+    assert_eq!(chosen(fixture.address, 30).await.len(), 3, "the common port gives any worker");
+    let mut get = Fixture::proxy_to(fixture.pools[1]).await.call().await;
+    get.request_headers(Some((DUPLEX, 0)), &[(":method", "GET"), (":path", "/v1/models")], true);
+    assert_ne!(get.reply().await.destination(), "10.0.0.1:8000", "without a body, too");
+}
+
+#[tokio::test]
+async fn pods_change_their_pool_and_an_empty_pool_is_answered_with_503() {
+    let fixture = two_pools(warmroute_gateway::Config::default()).await;
+    fixture.assign(2, &["llama"]);
+    assert_eq!(chosen(fixture.pools[1], 4).await, ["10.0.0.2:8000"]);
+    fixture.assign(1, &[]);
+    assert_eq!(ask(fixture.pools[1]).await.reply().await.immediate().0, 503);
+    assert_eq!(chosen(fixture.pools[0], 8).await, ["10.0.0.1:8000", "10.0.0.3:8000"]);
+}
+
+#[tokio::test]
+async fn a_subset_hint_restricts_the_choice_within_the_pool() {
+    let fixture = two_pools(warmroute_gateway::Config::default()).await;
+    for (subset, expected) in
+        [("10.0.0.1:8000,10.0.0.3:8000", Some("10.0.0.1:8000")), ("10.0.0.3:8000", None)]
+    {
+        let hint = metadata("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset", |value| {
+            value.bytes(3, subset.as_bytes());
+        });
+        let mut call = Fixture::proxy_to(fixture.pools[0]).await.call().await;
+        call.request_headers_with(Some((DUPLEX, 0)), &POST, true, &hint);
+        let reply = call.reply().await;
+        match expected {
+            Some(expected) => assert_eq!(reply.destination(), expected),
+            None => assert_eq!(reply.immediate().0, 503),
+        }
+    }
+}
+
+/// A pool that scales from zero: the request waits for a worker of its own pool, while the other pool has workers.
+#[tokio::test]
+async fn a_request_waits_for_its_own_pool_to_wake_up() {
+    let wake_max = Duration::from_secs(60);
+    let admission = warmroute_gateway::AdmissionConfig { wake_max, ..Default::default() };
+    let settings = warmroute_gateway::Config { admission, ..Default::default() };
+    let fixture = two_pools(settings).await;
+    fixture.assign(0, &[]);
+    fixture.assign(1, &["qwen"]);
+    let mut waiting = ask(fixture.pools[0]).await;
+    assert!(waiting.has_no_reply().await);
+    assert_eq!(chosen(fixture.pools[1], 4).await.len(), 2, "the other pool goes on");
+    fixture.gateway.admit_next();
+    assert!(waiting.has_no_reply().await, "a worker of another pool is none");
+    fixture.assign(0, &["llama"]);
+    fixture.gateway.admit_next();
+    assert_eq!(waiting.reply().await.destination(), "10.0.0.1:8000");
+}

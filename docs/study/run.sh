@@ -127,6 +127,7 @@ two="--workers 2 --profile llama-3.2-3b --speed-percent 15"
 
 # Throughput: a closed loop, the fleet as busy as its clients make it.
 keep throughput-b2b sweep --workload b2b --speed-percent 55 --kv-tokens 307328 --requests 4000 --view reported --over concurrency=32,128,512 --policies random,$five --seeds 3
+keep throughput-b2b-literal sweep --workload b2b --speed-percent 55 --kv-tokens 307328 --requests 4000 --view reported --over concurrency=32,128,512 --policies longest_match,cache_aware:worth=off,sticky_least_loaded:literal --seeds 3
 keep throughput-tenants simulate --workload tenants $gpu4 --requests 4000 --concurrency 64 --view reported --policies random,$five --seeds 3
 keep throughput-sharegpt simulate --workload sharegpt --requests 6000 --concurrency 256 --view reported --policies random,$five --seeds 3
 keep throughput-codegen simulate --workload codegen --rate-scale 2 --requests 600 --concurrency 64 --view reported --policies random,$five --seeds 3
@@ -162,14 +163,14 @@ keep callbacks-mtragun sweep --trace $traces/mtrag/mtragun_reference.jsonl.zst -
 
 # Two small engines.
 six_small=round_robin,least_loaded:signal=waiting,power_of_two,session_affinity,prefix_affinity:key=system,weighted_score
-keep small-assistants sweep --workload assistants --requests 1200 $two --kv-tokens 6000 --over rate=0.5,1,1.5 --policies $six_small,expected_ttft --seeds 3
-keep small-sharegpt simulate --trace $traces/sharegpt/lmbenchmark_sharegpt_run.json.zst --copies 2 --sessions-per-s 0.16 $two --kv-tokens 6000 --policies $six_small,expected_ttft --seeds 3
-keep small-mtrag simulate --trace $traces/mtrag/mtragun_reference.jsonl.zst --requests 700 --sessions-per-s 0.3 $two --kv-tokens 6000 --policies $six_small,expected_ttft --seeds 3
+keep small-assistants sweep --workload assistants --requests 1200 $two --kv-tokens 6000 --over rate=0.2,0.35,0.45 --policies $six_small,expected_ttft --seeds 10
+keep small-sharegpt simulate --trace $traces/sharegpt/lmbenchmark_sharegpt_run.json.zst --copies 2 --sessions-per-s 0.16 $two --kv-tokens 6000 --policies $six_small,expected_ttft --seeds 10
+keep small-mtrag simulate --trace $traces/mtrag/mtragun_reference.jsonl.zst --requests 700 --sessions-per-s 0.3 $two --kv-tokens 6000 --policies $six_small,expected_ttft --seeds 10
 surface="--policies weighted_score --over affinity=0,0.5,1,2,4,8 --over queue=0.25,1,4 --seeds 3"
-keep surface-assistants sweep --workload assistants --requests 1500 $two --kv-tokens 6000 $surface
+keep surface-assistants sweep --workload assistants --rate-scale 0.4 --requests 1500 $two --kv-tokens 6000 ${surface% 3} 10
 keep surface-tenants sweep --workload tenants $gpu4 --requests 1200 $surface
 keep surface-conversation-3x sweep $conversation --rate-scale 3 --requests 1500 $surface
-keep staleness-assistants sweep --workload assistants --requests 1500 $two --kv-tokens 6000 --over staleness=0,0.1,1,3,10,30,60 --policies weighted_score,cache_aware,sticky_least_loaded,expected_ttft --seeds 3
+keep staleness-assistants sweep --workload assistants --rate-scale 0.4 --requests 1500 $two --kv-tokens 6000 --over staleness=0,0.1,1,3,10,30,60 --policies weighted_score,cache_aware,sticky_least_loaded,expected_ttft --seeds 10
 keep staleness-tenants sweep --workload tenants $gpu4 --requests 1200 --over staleness=0,0.1,1,3,10,30,60 --policies weighted_score,cache_aware,sticky_least_loaded,expected_ttft --seeds 3
 }
 

@@ -25,6 +25,10 @@ STYLE = """
 }
 """
 
+# A policy has the same colour in all figures.
+COLOURS = {"1/N": 0, "random": 5, "round_robin": 1, "least_loaded": 1, "prefix_affinity": 2, "sticky_least_loaded": 2, "cache_aware": 3,
+           "session_affinity": 3, "expected_ttft": 4, "weighted_score": 5}
+
 
 def write(path, title, subtitle, shapes, height):
     head = [text(20, 32, title, "title", 15), text(20, 51, subtitle, "note")]
@@ -39,7 +43,7 @@ def legend(names, y, dashed=()):
     shapes, x = [], 20
     for place, name in enumerate(names):
         dash = " dash" if name in dashed else ""
-        shapes += [f'<path d="M {x} {y - 4} h 22" class="line{dash} c{place}"/>', text(x + 28, y, name, "name")]
+        shapes += [f'<path d="M {x} {y - 4} h 22" class="line{dash} c{COLOURS.get(name, place)}"/>', text(x + 28, y, name, "name")]
         x += 50 + 7.2 * len(name)
     return shapes
 
@@ -79,7 +83,7 @@ def throughput(folder, out):
         shapes.append(text(left - 10, y + 30, name, "name", 12, "end"))
         for place, policy in enumerate(policies):
             share = gain(results, policy, at)
-            shapes += [f'<rect x="{left}" y="{y + 13 * place}" width="{width * share / most:.1f}" height="11" rx="2" class="bar c{place}"/>',
+            shapes += [f'<rect x="{left}" y="{y + 13 * place}" width="{width * share / most:.1f}" height="11" rx="2" class="bar c{COLOURS[policy]}"/>',
                        text(left + width * share / most + 6, y + 13 * place + 10, f"{100 * (share - 1):+.0f} %".replace("-", "−"), "note", 11)]
         y += 13 * len(policies) + 12
     shapes.append(f'<path d="M {left + width / most:.1f} 92 V {y - 6}" class="axis dash"/>')
@@ -95,8 +99,8 @@ def one_over_n(folder, out):
     say, of_n = (lambda share: f"{100 * share:.0f} %"), (lambda n: f"{n:g}")
     law = ([1 / n for n in ns], 0, True)
     shapes = legend(names, 78, dashed=("1/N",))
-    shapes += lines((60, 130, 420, 330), "Follow-up questions that hit", ns, [law] + [(hits(name), place + 1, False) for place, name in enumerate(names[1:])], say, of_n)
-    shapes += lines((480, 130, 840, 330), "Chats of 3.5 turns: token hit", ns, [(tokens(name), place + 1, False) for place, name in enumerate(names[1:])], say, of_n)
+    shapes += lines((60, 130, 420, 330), "Follow-up questions that hit", ns, [law] + [(hits(name), COLOURS[name], False) for name in names[1:]], say, of_n)
+    shapes += lines((480, 130, 840, 330), "Chats of 3.5 turns: token hit", ns, [(tokens(name), COLOURS[name], False) for name in names[1:]], say, of_n)
     write(out / "claims-one-over-n.svg", "The 1/N law: hits against the number of engines", "Caches that hold everything; 3 seeds", shapes, 370)
 
 
@@ -122,7 +126,7 @@ def surface(folder, out):
         results = Results(folder, f"surface-{traffic}")
         affinities, queues = results.values(0), results.values(1)
         for column, (figure, words) in enumerate(figures):
-            left = 75 + 400 * column
+            left = 80 + 410 * column
             values = {(a, q): results.mean("weighted_score", figure, a, q) for a in affinities for q in queues}
             low, high = min(values.values()), max(values.values())
             shapes.append(text(left, top, f"{traffic}: {words}", "title"))
@@ -131,13 +135,13 @@ def surface(folder, out):
                 for place, affinity in enumerate(affinities):
                     value = values[affinity, queue]
                     dark = 0.08 + 0.87 * (1 - (value - low) / (high - low) if high > low else 1)
-                    x, y = left + 56 * place, top + 12 + 26 * row
-                    shapes += [f'<rect x="{x}" y="{y}" width="54" height="24" rx="3" class="cell" fill-opacity="{dark:.2f}"/>',
-                               text(x + 27, y + 16, duration(value), "on" if dark > 0.55 else "off", 11, "middle")]
+                    x, y = left + 54 * place, top + 12 + 26 * row
+                    shapes += [f'<rect x="{x}" y="{y}" width="52" height="24" rx="3" class="cell" fill-opacity="{dark:.2f}"/>',
+                               text(x + 26, y + 16, duration(value), "on" if dark > 0.55 else "off", 11, "middle")]
             for place, affinity in enumerate(affinities):
-                shapes.append(text(left + 56 * place + 27, top + 26 + 26 * len(queues), f"{affinity:g}", "note", 11, "middle"))
+                shapes.append(text(left + 54 * place + 26, top + 26 + 26 * len(queues), f"{affinity:g}", "note", 11, "middle"))
         top += 26 * len(queues) + 64
-    write(out / "claims-surface.svg", "Affinity against queueing: weights of weighted_score", "Columns: affinity weight. Dark is better; 3 seeds", shapes, top - 20)
+    write(out / "claims-surface.svg", "Affinity against queueing: weights of weighted_score", "Columns: affinity weight. Strong blue is better", shapes, top - 20)
 
 
 def staleness(folder, out):
@@ -148,7 +152,7 @@ def staleness(folder, out):
         if place == 0:
             shapes += legend(names, 78)
         for row, (figure, title, words) in enumerate([("ttft_ms.mean", "mean TTFT", duration), ("stale_request_ratio", "stale requests", percent)]):
-            series = [([results.mean(name, figure, age) for age in ages], colour, False) for colour, name in enumerate(names)]
+            series = [([results.mean(name, figure, age) for age in ages], COLOURS[name], False) for name in names]
             left, top = 75 + 415 * place, 130 + 240 * row
             shapes += lines((left, top, left + 340, top + 165), f"{traffic}: {title}", ages, series, words, lambda age: f"{age:g} s")
     write(out / "claims-staleness.svg", "How old may the directory be, where caches evict?", "Seconds between refreshes of an exact directory; 3 seeds", shapes, 580)

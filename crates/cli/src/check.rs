@@ -3,6 +3,7 @@
 use crate::args::CheckArgs;
 use crate::given::{Given, file_and_urls};
 use crate::options::Written;
+use crate::output::{print, print_line};
 use crate::plan::Plan;
 
 /// Prints the effective configuration, or fails with the first mistake.
@@ -15,11 +16,11 @@ pub fn run(args: CheckArgs, written: &Written) -> anyhow::Result<()> {
         precise.paths.check()?;
     }
     match &given.file {
-        Some(file) => println!("# {} is good: this would be in force", file.display()),
-        None => println!("# this would be in force"),
-    }
-    print!("{}", toml::to_string(&plan.options)?);
-    println!("{}", secrets(&plan));
+        Some(file) => print_line(format_args!("# {} is good: this would be in force", file.display())),
+        None => print_line("# this would be in force"),
+    }?;
+    print(toml::to_string(&plan.options)?)?;
+    print_line(secrets(&plan))?;
     given.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
     let sources = &plan.sources;
     if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {

@@ -48,7 +48,10 @@ fn join_switches(command: &Command, args: Vec<OsString>) -> Vec<OsString> {
         .filter_map(|arg| Some(format!("--{}", arg.get_long()?)))
         .collect();
     let is_switch = |arg: &OsString| switches.iter().any(|switch| arg == switch.as_str());
-    let is_value = |arg: &OsString| arg.to_str().is_some_and(|text| text.parse::<OnOff>().is_ok());
+    // A word that cannot be a URL, another flag or a file belongs to the switch, also if it is wrong.
+    let is_value = |arg: &OsString| {
+        arg.to_str().is_some_and(|text| text.parse::<OnOff>().is_ok() || !text.contains([':', '.', '/', '-']))
+    };
     let mut joined: Vec<OsString> = Vec::with_capacity(args.len());
     for arg in args {
         match joined.last_mut() {

@@ -1,5 +1,6 @@
 //! `warmroute engine`: one simulated engine as a process.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use warmroute_replica::{Config, EventsConfig, PublisherMode, Tokenizer, serve, w
 
 use crate::args::EngineArgs;
 use crate::lab::host_tier;
+use crate::output::print_line;
 use crate::runtime::runtime;
 
 /// How long answers may continue after SIGTERM.
@@ -26,8 +28,8 @@ pub fn run(args: EngineArgs) -> anyhow::Result<()> {
     runtime(0)?.block_on(async {
         let mut stop = StopSignals::listen()?;
         let replica = serve(config, listener).await?;
-        println!("{}", json!({"listening": replica.url()}));
-        eprintln!("a simulated engine: the timing is an H200's, the text is filler");
+        print_line(json!({"listening": replica.url()}))?;
+        _ = writeln!(std::io::stderr(), "a simulated engine: the timing is an H200's, the text is filler");
         tokio::select! {
             () = replica.died() => anyhow::bail!("died, as it was told to by POST /fault"),
             () = stop.received() => {}

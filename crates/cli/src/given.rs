@@ -32,6 +32,13 @@ impl Given {
         check_environment()?;
         let urls = [urls, urls_after_lists(&mut flags)].concat();
         add_urls(&mut flags, urls, written);
+        if let Some(Err(error)) = file.as_deref().map(std::fs::File::open) {
+            let named = file.unwrap_or_default();
+            let error = anyhow::Error::new(error).context(format!("config: cannot read {}", named.display()));
+            // As an argument without a flag, the file's own name says it.
+            let is_named = written.is_flag("config") || written.is_variable("config");
+            return Err(if is_named { written.explain(&error, None) } else { error });
+        }
         let in_file = file.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let options = flags.clone().over(in_file.clone());
         Ok(Given { flags, file, options, in_file, written: written.clone() })

@@ -25,14 +25,17 @@ pub mod fuzz;
 mod given;
 mod lab;
 mod log_lines;
+mod log_thread;
 mod logging;
 mod manual;
 mod options;
+mod output;
 mod plan;
 mod runtime;
 mod security;
 mod serve;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use crate::args::Command;
@@ -53,10 +56,12 @@ pub fn run() -> ExitCode {
         Command::Completions(args) => manual::print_completions(&args),
         Command::Man(args) => manual::print_man(&args),
     };
+    log_thread::flush();
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // Where stderr is gone, the exit code has to do.
+            _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Writes events to the inner writer, one line each.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct LogLines<M>(pub M);
 
 impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for LogLines<M> {
@@ -42,7 +42,8 @@ impl<W: Write> Write for LineWriter<W> {
     }
 }
 
-fn escaped(text: &str) -> String {
+/// The text with control characters as escapes, also line breaks.
+pub fn escaped(text: &str) -> String {
     let mut line = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         match character {

@@ -4,6 +4,7 @@ use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 
 use crate::log_lines::LogLines;
+use crate::log_thread::LogThread;
 use crate::options::Options;
 use crate::options::groups::LogFormat;
 
@@ -22,9 +23,11 @@ pub fn start(options: &Options) -> anyhow::Result<()> {
     let defaults = Options::defaults().server;
     let server = options.server.clone().over(defaults);
     let filter = filter(&server.log_level.unwrap_or_default())?;
+    let thread = LogThread::of_process().context("cannot start the thread that writes the log")?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(LogLines(std::io::stderr))
+        .with_writer(LogLines(thread))
+        .log_internal_errors(false)
         .with_ansi(false);
     match server.log_format {
         Some(LogFormat::Json) => lines.json().init(),

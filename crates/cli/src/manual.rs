@@ -1,12 +1,12 @@
 //! `warmroute man` and `warmroute completions`: man pages and shell completions, from the same definition as `--help`.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
 use clap::CommandFactory;
 
 use crate::args::{Cli, CompletionsArgs, ManArgs};
+use crate::output::print;
 
 /// Prints the main page, or writes all pages into a folder.
 pub fn print_man(args: &ManArgs) -> anyhow::Result<()> {
@@ -17,7 +17,7 @@ pub fn print_man(args: &ManArgs) -> anyhow::Result<()> {
         None => {
             let mut page = Vec::new();
             clap_mangen::Man::new(command).render(&mut page)?;
-            print(&page)
+            print(String::from_utf8_lossy(&page))
         }
     }
 }
@@ -26,11 +26,7 @@ pub fn print_man(args: &ManArgs) -> anyhow::Result<()> {
 pub fn print_completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "warmroute", &mut script);
-    print(&script)
-}
-
-fn print(text: &[u8]) -> anyhow::Result<()> {
-    std::io::stdout().write_all(text).context("cannot write to standard output")
+    print(String::from_utf8_lossy(&script))
 }
 
 #[cfg(test)]

@@ -28,7 +28,8 @@ use warmroute_router::{CANDIDATE_RECORDS_MAX, ModelRules};
 use warmroute_types::{BadUrl, Micros};
 use warmroute_wire::Dialer;
 
-use crate::options::groups::{BYTES_PER_SPAN, Following};
+use crate::options::groups::Following;
+use crate::options::quantity::BYTES_PER_SPAN;
 use crate::options::quantity::Secs;
 use crate::options::{self, Cache, ModelEntry, Options, most_similar};
 use crate::security;

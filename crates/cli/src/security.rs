@@ -14,7 +14,7 @@ use crate::options::{Options, Secret, Security};
 
 /// The token of the admin listener.
 pub fn admin_token(security: &Security) -> anyhow::Result<Option<Token>> {
-    let token = secret(&security.admin_token, &security.admin_token_file).context("admin-token")?;
+    let token = secret("admin-token", &security.admin_token, &security.admin_token_file)?;
     Ok(token.map(|token| Token::new(&token)))
 }
 
@@ -30,16 +30,16 @@ pub fn worker_api(security: &Security) -> anyhow::Result<WorkerApi> {
     })
 }
 
-/// A secret given directly or in a file.
-pub fn secret(given: &Option<Secret>, file: &Option<PathBuf>) -> anyhow::Result<Option<String>> {
-    let secret = match (given, file) {
-        (Some(_), Some(_)) => anyhow::bail!("set either the value or the file, not both"),
-        (Some(given), None) => given.reveal().to_owned(),
-        (None, Some(file)) => read(file)?.trim().to_owned(),
+/// A secret that the option `key` gives, or the file of `key-file`.
+pub fn secret(key: &str, given: &Option<Secret>, file: &Option<PathBuf>) -> anyhow::Result<Option<String>> {
+    let (key, secret) = match (given, file) {
+        (Some(_), Some(_)) => anyhow::bail!("{key}: set either the value or the file, not both"),
+        (Some(given), None) => (key.to_owned(), Ok(given.reveal().to_owned())),
+        (None, Some(file)) => (format!("{key}-file"), read(file).map(|text| text.trim().to_owned())),
         (None, None) => return Ok(None),
     };
-    check_secret(&secret)?;
-    Ok(Some(secret))
+    let secret = secret.and_then(|secret| check_secret(&secret).map(|()| secret));
+    secret.map(Some).context(key)
 }
 
 /// Checks that a header can carry the secret.
@@ -59,13 +59,14 @@ fn read(file: &Path) -> anyhow::Result<String> {
 /// The API keys.
 pub fn keys(security: &Security) -> anyhow::Result<Option<Keys>> {
     let Some(file) = &security.api_keys_file else { return Ok(None) };
-    let keys = Keys::read(&read(file)?).with_context(|| format!("in {}", file.display()));
+    let keys =
+        read(file).and_then(|text| Keys::read(&text).with_context(|| format!("in {}", file.display())));
     keys.map(Some).context("api-keys-file")
 }
 
 /// How to connect to workers.
 pub fn dialer(security: &Security) -> anyhow::Result<Dialer> {
-    let key = secret(&security.worker_api_key, &security.worker_api_key_file).context("worker-api-key")?;
+    let key = secret("worker-api-key", &security.worker_api_key, &security.worker_api_key_file)?;
     let header = key.map(|key| HeaderValue::try_from(format!("Bearer {key}")));
     // The original error would show the key.
     let header = header.transpose().map_err(|_| {

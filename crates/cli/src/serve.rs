@@ -25,11 +25,11 @@ pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {
     let plan = given.plan()?;
     given.check_start(&plan)?;
     given.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-    let origin = Origin { flags: given.flags, file: given.file };
+    let origin = Origin { flags: given.flags.clone(), file: given.file.clone() };
     let runtime = runtime(threads)?;
     let served = runtime.block_on(warmroute_operate::serve(plan, origin, fingerprints));
     // Lines of the access log and of the trace are still being written. A thread may hang in a write, in a read of a pipe, or on
     // a dead network file system: the process ends without it.
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
-    served
+    served.map_err(|error| given.explain(&error))
 }

@@ -9,7 +9,7 @@ mod load;
 mod report;
 mod workload;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,6 +17,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warmroute_operate::{StopSignals, announce};
 
 use crate::args::DemoArgs;
+use crate::output::print_line;
 use crate::plan::parse_policy;
 use crate::runtime::runtime;
 use fleet::Fleet;
@@ -45,15 +46,7 @@ async fn compare(args: &DemoArgs) -> anyhow::Result<()> {
     } else {
         report::as_table(args, &workload, &runs)
     };
-    print(&text)
-}
-
-/// Prints. A closed pipe is not an error.
-fn print(text: &str) -> anyhow::Result<()> {
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
-    }
+    print_line(text)
 }
 
 async fn measure(args: &DemoArgs, policy: &str, workload: &Workload) -> anyhow::Result<Run> {
@@ -87,11 +80,12 @@ async fn keep(args: &DemoArgs) -> anyhow::Result<()> {
     eprintln!(
         "{} simulated engines behind {policy}; the text is filler. Try:\n\n  curl -N http://{}/v1/chat/completions \
          -H 'content-type: application/json' \\\n    -d '{{\"model\":\"{}\",\"stream\":true,\"max_tokens\":20,\
-         \"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n\n  curl http://{}/workers\n\nCtrl-C ends it.",
+         \"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n\n  warmroute top --admin http://{admin}\n  curl http://{admin}/workers\n\nThe live console is at \
+         http://{admin}/ui. Ctrl-C ends it.",
         args.engines,
         fleet.service.listening,
         fleet::MODEL,
-        fleet.service.admin,
+        admin = fleet.service.admin,
     );
     stop.received().await;
     tokio::select! {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::log_lines::escaped;
+
 /// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -42,7 +44,8 @@ impl fmt::Display for Finding {
             Level::Note => "note",
             Level::Trouble => "BAD",
         };
-        write!(f, "  {mark:<5} {}", self.says)?;
-        self.remedy.iter().try_for_each(|remedy| write!(f, "\n        -> {remedy}"))
+        // Both may quote an engine, which must not forge lines or control the terminal.
+        write!(f, "  {mark:<5} {}", escaped(&self.says))?;
+        self.remedy.iter().try_for_each(|remedy| write!(f, "\n        -> {}", escaped(remedy)))
     }
 }

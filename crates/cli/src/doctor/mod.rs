@@ -17,6 +17,7 @@ use warmroute_discovery::{EventsEntry, ListedWorker};
 use crate::args::DoctorArgs;
 use crate::given::{Given, file_and_urls};
 use crate::options::{Switch, Written};
+use crate::output::print_line;
 use crate::plan::Plan;
 use engine::EngineCheck;
 use finding::{Finding, Level};
@@ -27,30 +28,30 @@ pub fn run(args: DoctorArgs, written: &Written) -> anyhow::Result<()> {
     let given = Given::read(args.options, urls, file, written)?;
     let plan = given.plan()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let troubles = runtime.block_on(check(&plan, &given.warnings(), args.requests));
+    let troubles = runtime.block_on(check(&plan, &given.warnings(), args.requests))?;
     anyhow::ensure!(troubles == 0, "{troubles} thing(s) do not work");
     Ok(())
 }
 
-async fn check(plan: &Plan, warnings: &[String], requests: Switch) -> usize {
+async fn check(plan: &Plan, warnings: &[String], requests: Switch) -> anyhow::Result<usize> {
     let mut configuration = fleet::configuration(plan);
     configuration.extend(warnings.iter().map(|text| Finding::note(text, "set what it needs, or remove it")));
-    let mut troubles = print_findings("configuration", &configuration);
+    let mut troubles = print_findings("configuration", &configuration)?;
     let (findings, in_kubernetes) = kubernetes::check(&plan.sources.kubernetes).await;
-    troubles += print_findings("Kubernetes", &findings);
+    troubles += print_findings("Kubernetes", &findings)?;
     let mut checked = Vec::new();
     let listed = plan.sources.listed.iter().chain(&in_kubernetes);
     for (url, (ranks, events)) in listed_engines(listed) {
         let mut engine = EngineCheck::new(&url, ranks, events, &plan.gateway.dialer);
         let findings = engine.check(plan, requests).await;
-        troubles += print_findings(&url, &findings);
+        troubles += print_findings(&url, &findings)?;
         checked.push(engine);
     }
-    troubles += print_findings("together", &fleet::compare(&checked));
-    match &plan.sharing {
-        Some(sharing) => troubles + print_findings("other routers", &routers::check(sharing).await),
-        None => troubles,
+    troubles += print_findings("together", &fleet::compare(&checked))?;
+    if let Some(sharing) = &plan.sharing {
+        troubles += print_findings("other routers", &routers::check(sharing).await)?;
     }
+    Ok(troubles)
 }
 
 /// The listed engines, each with its number of ranks and its event settings.
@@ -67,10 +68,10 @@ fn listed_engines<'a>(
 }
 
 /// Prints findings under a title. Returns how many are troubles.
-fn print_findings(title: &str, findings: &[Finding]) -> usize {
+fn print_findings(title: &str, findings: &[Finding]) -> anyhow::Result<usize> {
     if !findings.is_empty() {
-        println!("{title}");
-        findings.iter().for_each(|finding| println!("{finding}"));
+        print_line(title)?;
+        findings.iter().try_for_each(print_line)?;
     }
-    findings.iter().filter(|finding| finding.level == Level::Trouble).count()
+    Ok(findings.iter().filter(|finding| finding.level == Level::Trouble).count())
 }

@@ -14,6 +14,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::args::ExplainArgs;
+use crate::output::{print, print_line};
 use decision::Decision;
 use prefixes::PrefixPage;
 use query::ExplainQuery;
@@ -28,21 +29,14 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answer = runtime.block_on(query.send(&args.gateway))?;
     if args.json {
-        println!("{}", answer.trim_end());
-        return Ok(());
+        return print_line(answer.trim_end());
     }
     let unreadable = || format!("{} does not answer as a warmroute admin listener does", args.gateway.admin);
-    print!(
-        "{}",
-        match args.request {
-            Some(_) => table::preview(&serde_json::from_str::<Decision>(&answer).with_context(unreadable)?),
-            None if args.prefixes => {
-                serde_json::from_str::<PrefixPage>(&answer).with_context(unreadable)?.text()
-            }
-            None => table::last(&serde_json::from_str::<Vec<Decision>>(&answer).with_context(unreadable)?),
-        }
-    );
-    Ok(())
+    print(match args.request {
+        Some(_) => table::preview(&serde_json::from_str::<Decision>(&answer).with_context(unreadable)?),
+        None if args.prefixes => serde_json::from_str::<PrefixPage>(&answer).with_context(unreadable)?.text(),
+        None => table::last(&serde_json::from_str::<Vec<Decision>>(&answer).with_context(unreadable)?),
+    })
 }
 
 /// Reads a file; `-` is standard input.

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use super::decision::{Candidate, Decision};
 
+use crate::log_lines::escaped;
+
 /// Maximum number of workers shown.
 const ROWS_MAX: usize = 24;
 /// Longer addresses are cut at the start, because their ends differ.
@@ -38,7 +40,8 @@ pub fn preview(decision: &Decision) -> String {
 fn headline(decision: &Decision) -> String {
     let Decision { policy, reason, prompt_tokens, .. } = decision;
     let chosen = decision.chosen().map_or_else(String::new, Candidate::label);
-    let model = decision.model.as_deref().unwrap_or("any model");
+    // Clients name models.
+    let model = escaped(decision.model.as_deref().unwrap_or("any model"));
     let tokens = grouped(*prompt_tokens);
     format!("{model}, {tokens} prompt tokens\n{policy}: {reason}, goes to {chosen}\n\n")
 }

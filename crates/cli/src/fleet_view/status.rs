@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::fleet_reading::FleetReading;
 use crate::args::StatusArgs;
 use crate::explain::query::AdminListener;
+use crate::output::print_line;
 
 /// How often a gateway is asked that is not ready yet.
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -16,9 +17,9 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let reading = runtime.block_on(read(args))?;
     match args.json {
-        true => println!("{}", describe(&reading)),
-        false => println!("{}", line(&reading)),
-    }
+        true => print_line(describe(&reading)),
+        false => print_line(line(&reading)),
+    }?;
     anyhow::ensure!(reading.is_ready(), "the gateway is not ready: {}", reading.readiness);
     Ok(())
 }

@@ -6,6 +6,7 @@ use super::fleet_reading::FleetReading;
 use super::fleet_table::{FleetTable, SortKey};
 use crate::args::TopArgs;
 use crate::explain::query::AdminListener;
+use crate::output::print;
 
 /// Prints or shows the table.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
@@ -15,8 +16,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     anyhow::ensure!(is_sensible, "--interval must be between 0.1 and 3600 seconds");
     if args.once {
         let reading = runtime.block_on(FleetReading::take(&mut listener))?;
-        print!("{}", FleetTable::new(&reading, None).text(SortKey::Worker));
-        return Ok(());
+        return print(FleetTable::new(&reading, None).text(SortKey::Worker));
     }
     runtime.block_on(super::live::show(listener, Duration::from_secs_f64(args.interval)))
 }

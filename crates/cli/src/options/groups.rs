@@ -16,11 +16,8 @@ use warmroute_record::{LineFormat, ModelNames};
 use warmroute_types::OptionValue;
 
 use super::named::named;
-use super::quantity::{ByteSize, ListenHost, Millis, OnOff, Secs, Spans, StreamContinuation};
+use super::quantity::{BYTES_PER_SPAN, ByteSize, ListenHost, Millis, OnOff, Secs, Spans, StreamContinuation};
 use super::secret::Secret;
-
-/// Approximate memory of a span in the index, in bytes.
-pub const BYTES_PER_SPAN: usize = 32;
 
 fn gateway() -> warmroute_gateway::Config {
     warmroute_gateway::Config::default()

@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use warmroute_gateway::ContinueStreams;
 
-use super::groups::BYTES_PER_SPAN;
+/// Approximate memory of a span in the index, in bytes.
+pub const BYTES_PER_SPAN: usize = 32;
 
 /// What was expected instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,6 +35,11 @@ impl Written {
         self.sources.get(key) == Some(&ValueSource::CommandLine)
     }
 
+    /// Whether the option is in the environment.
+    pub fn is_variable(&self, key: &str) -> bool {
+        self.sources.get(key) == Some(&ValueSource::EnvVariable)
+    }
+
     /// The error with the name that the user wrote in place of the key at its beginning.
     pub fn explain(&self, error: &anyhow::Error, file: Option<(&Path, &Options)>) -> anyhow::Error {
         anyhow::Error::msg(self.spell_out(&format!("{error:#}"), file))
@@ -72,7 +77,9 @@ fn key_of(word: &str, is_given: impl Fn(&str) -> bool) -> Option<String> {
         return Some(word.to_owned());
     }
     let prefix = format!("{word}-");
-    keys().find(|key| key.starts_with(&prefix) && is_given(key))
+    keys()
+        .find(|key| key.starts_with(&prefix) && is_given(key))
+        .or_else(|| (word == "config").then(|| word.to_owned()))
 }
 
 /// The keys that are set, each with its table.

@@ -49,8 +49,7 @@ fn check(options: &Tracing) -> anyhow::Result<()> {
 fn config(options: &Tracing) -> anyhow::Result<Option<CollectorConfig>> {
     let Some(endpoint) = &options.otlp_endpoint else { return Ok(None) };
     let mut config = CollectorConfig::new(endpoint).context("otlp-endpoint")?;
-    let headers =
-        security::secret(&options.otlp_headers, &options.otlp_headers_file).context("otlp-headers")?;
+    let headers = security::secret("otlp-headers", &options.otlp_headers, &options.otlp_headers_file)?;
     config.add_headers(headers.as_deref().unwrap_or_default()).context("otlp-headers")?;
     config.timeout = options.otlp_timeout_secs.map_or(config.timeout, |timeout| timeout.0);
     config.sample_ratio = options.trace_sample_ratio.unwrap_or(config.sample_ratio);

@@ -166,7 +166,7 @@ impl Story {
             "requests were lost before they had begun to stream: {:#?}",
             tally.lost
         );
-        assert!(tally.silent.is_empty(), "answers ended without a word: {:#?}", tally.silent);
+        assert!(tally.silent.is_empty(), "answers ended without an error event: {:#?}", tally.silent);
         assert!(self.faults.count() >= self.seconds as usize / 2, "too few faults were injected");
         assert!(self.retries > 0.0 && tally.broken() > 0, "the faults affected no request");
         let was_full = tally.turned_away > 0;

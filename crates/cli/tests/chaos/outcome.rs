@@ -132,7 +132,7 @@ impl fmt::Display for Tally {
         row("turned away, the queue was full", self.turned_away)?;
         row("broke after the first byte", self.broken())?;
         row("lost before the first byte", self.lost.values().sum())?;
-        row("ended without a word", self.silent.values().sum())?;
+        row("ended without an error event", self.silent.values().sum())?;
         for (why, n) in &self.broke {
             writeln!(out, "  {n} broke and were told: {why}")?;
         }

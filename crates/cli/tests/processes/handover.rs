@@ -25,7 +25,7 @@ fn handovers_under_load_fail_no_request() {
     let path = folder.file("handover.sock");
     let flags = ["--handover", &path];
     let mut gateway = Gateway::over(&urls, &flags);
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "nobody else's");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "private");
     let (url, admin) = (gateway.url().to_owned(), gateway.admin().to_owned());
     let load = Load::start(&url, 16);
     for _ in 0..5 {
@@ -223,7 +223,7 @@ fn of_two_successors_one_takes_over_and_the_other_exits() {
     assert!(status.code() == Some(1) && said.contains("another process has already taken over"), "{said}");
     assert_eq!(post(new.url(), CHATS, &chat(MODEL)).status, 200);
     let next = Gateway::start(&[ours.url()], &["--handover", &path]);
-    assert!(new.process.wait().success(), "whoever comes finds the one that serves");
+    assert!(new.process.wait().success(), "a later process finds the one that serves");
     drop(next);
 }
 
@@ -300,7 +300,7 @@ fn a_successor_with_other_addresses_opens_its_own_listeners() {
     let new = Gateway { process: Process::start(&args) };
     assert_eq!((new.url(), new.admin()), (url.as_str(), format!("http://127.0.0.1:{free}").as_str()));
     assert!(old.process.wait().success());
-    assert!(std::net::TcpStream::connect(authority(&admin)).is_err(), "nobody listens there any more");
+    assert!(std::net::TcpStream::connect(authority(&admin)).is_err(), "the listener is gone");
     assert_eq!(post(new.url(), CHATS, &chat(MODEL)).status, 200);
 }
 

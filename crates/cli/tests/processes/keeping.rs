@@ -59,11 +59,7 @@ fn after_a_restart_conversations_are_found_where_they_were() {
     hit_ratio(&gateway, 1);
     hit_ratio(&gateway, 3);
     ended(gateway);
-    assert_eq!(
-        std::fs::metadata(&state).unwrap().permissions().mode() & 0o777,
-        0o600,
-        "nobody else's to read"
-    );
+    assert_eq!(std::fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o600, "private");
     let saved = std::fs::read(&state).unwrap();
     assert!(!saved.windows(12).any(|window| window == b"conversation"), "no text");
 

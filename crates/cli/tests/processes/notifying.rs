@@ -109,7 +109,7 @@ fn systemd_is_told_the_main_process_after_a_handover() {
     systemd.0.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     while systemd.0.recv(&mut [0; 512]).is_ok() {}
     systemd.0.set_read_timeout(Some(Duration::from_millis(1_000))).unwrap();
-    assert!(systemd.0.recv(&mut [0; 512]).is_err(), "nobody says anything");
+    assert!(systemd.0.recv(&mut [0; 512]).is_err(), "no message");
     systemd.0.set_read_timeout(Some(TIMEOUT)).unwrap();
     new.signal("-CONT");
     gate.open();

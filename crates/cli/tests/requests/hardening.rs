@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::harness::client::{Call, Response, chat, get, post};
 use crate::harness::eventually;
+use crate::harness::gated::Gated;
 use crate::harness::process::{Gateway, engine};
 use crate::harness::script::Scripted;
 use crate::harness::temp_folder::TempFolder;
@@ -194,7 +195,9 @@ fn slow_clients_are_cut_off() {
         assert!(answer.as_ref().is_none_or(|answer| answer.status == 408), "{answer:?}");
     }
     body.hang_up();
-    eventually("nobody is left", || (gateway.metric("warmroute_client_connections") == 0.0).then_some(()));
+    eventually("no connection is left", || {
+        (gateway.metric("warmroute_client_connections") == 0.0).then_some(())
+    });
     assert_eq!(engine.asked(), 1);
 }
 
@@ -239,20 +242,20 @@ fn an_unauthorized_upload_holds_no_slot() {
 
 #[test]
 fn connections_above_the_limit_wait() {
-    let (engine, _) = keeper();
-    let gateway = Gateway::over(&[&engine.url], &["--max-client-connections", "3"]);
-    // Connections that have sent nothing would give way.
-    let kept = b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n";
-    let mut idle: Vec<Call> = (0..3).map(|_| Call::raw(gateway.url(), kept)).collect();
-    idle.iter_mut().for_each(|call| _ = call.read_until("200 OK"));
-    eventually("three are connected", || {
-        (gateway.metric("warmroute_client_connections") == 3.0).then_some(())
-    });
+    let gated = Gated::serving("m", |mut asked| asked.answer("{}"));
+    let gateway = Gateway::over(&[&gated.engine.url], &["--max-client-connections", "3"]);
+    // Connections without a request would give way.
+    let body = chat("m");
+    let busy: Vec<Call> = (0..3)
+        .map(|_| Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], body.as_bytes()))
+        .collect();
+    eventually("three are served", || (gated.order().len() == 3).then_some(()));
     let bytes = Call::request("GET", "/health", &[], b"");
     let mut waiting = Call::raw(gateway.url(), &bytes);
     assert_eq!(gateway.metric("warmroute_client_connections"), 3.0);
     assert!(!waiting.has_come("HTTP/1.1"), "it waits");
-    idle.into_iter().for_each(Call::hang_up);
+    gated.gate.open();
+    busy.into_iter().for_each(|call| assert_eq!(call.finish().status, 200));
     assert_eq!(waiting.finish().status, 200);
 }
 

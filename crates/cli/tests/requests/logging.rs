@@ -189,6 +189,66 @@ fn an_output_that_blocks_delays_neither_requests_nor_the_end() {
     assert!(process.wait().success());
 }
 
+/// A gateway with this log, many of whose requests are refused. It must serve, see its workers, and end.
+fn serves_whatever_its_log_does(log: Stdio, requests: usize) {
+    let worker = Scripted::new(|mut asked| asked.answer("{}"));
+    let process = Process::serve(&["--worker-urls", &worker.url], log);
+    eventually("it is ready", || (get(process.admin(), "/readyz").status == 200).then_some(()));
+    let long = format!("/{}", "n".repeat(4_000));
+    for _ in 0..requests {
+        assert_eq!(get(process.url(), &long).status, 404);
+    }
+    assert_eq!(post(process.url(), "/v1/chat/completions", &chat("m")).status, 200);
+    process.signal("-HUP");
+    assert_eq!(get(process.admin(), "/readyz").status, 200);
+    process.signal("-TERM");
+    assert!(process.wait().success());
+}
+
+#[test]
+fn a_log_that_cannot_be_written_changes_nothing() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    serves_whatever_its_log_does(full.into(), 30);
+}
+
+#[test]
+fn a_log_that_is_not_read_changes_nothing() {
+    // A pipe takes 64 KiB, which is less than 20 lines a second with this path.
+    serves_whatever_its_log_does(Stdio::piped(), 100);
+}
+
+#[test]
+fn errors_name_what_was_written() {
+    use crate::harness::process::{run, run_with_env};
+    let folder = TempFolder::new("named");
+    let pipe = folder.file("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let none: [(&str, &str); 0] = [];
+    for (flag, env, expected) in [
+        (&["--api-keys-file", "/nope"][..], &none[..], "--api-keys-file: cannot read /nope"),
+        (&[], &[("WARMROUTE_API_KEYS_FILE", "/nope")], "WARMROUTE_API_KEYS_FILE: cannot read /nope"),
+        (&[], &[("WARMROUTE_CONFIG", "/nope")], "WARMROUTE_CONFIG: cannot read /nope"),
+        (&["--config", "/nope"], &none, "--config: cannot read /nope"),
+        (&["--admin-token-file", "/nope/x"], &none, "--admin-token-file: cannot read /nope/x"),
+        (&["--access-log", &pipe], &none, "--access-log: cannot write the access log"),
+        (&["--continue-streams", "maybe"], &none, "--continue-streams"),
+    ] {
+        let args = [&["serve", "http://127.0.0.1:1", "--port", "0", "--admin-port", "0"], flag].concat();
+        let ran = if env.is_empty() { run(&args) } else { run_with_env(&args, env) };
+        let error = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && error.contains(expected), "{flag:?} {env:?}: {error}");
+    }
+}
+
+#[test]
+fn output_that_is_not_read_is_no_error() {
+    use std::process::Command;
+    let program = env!("CARGO_BIN_EXE_warmroute");
+    let ran = Command::new("sh").args(["-c", &format!("{program} check http://127.0.0.1:1 | true")]).output();
+    let ran = ran.unwrap();
+    assert!(ran.status.success() && !String::from_utf8_lossy(&ran.stderr).contains("panicked"), "{ran:?}");
+}
+
 #[test]
 fn the_list_of_models_passes_on_what_engines_say() {
     // The script puts the name into a JSON string.

@@ -177,6 +177,11 @@ fn another_key_gets_what_an_unknown_id_gets() {
     ] {
         assert_eq!(send(&gateway, "sk-b", "GET", &path, &Value::Null).status, 404, "{path}");
     }
+    // One object of its own does not open the other one.
+    let (own, _) = make(&gateway, "sk-b", &json!({}));
+    let before = before + 1;
+    let both = json!({"model": "m", "input": "x", "previous_response_id": own, "conversation": id});
+    assert_eq!(send(&gateway, "sk-b", "POST", "/v1/responses", &both).status, 404);
     assert_eq!(asked(), before, "no engine is asked");
     for key in ["sk-a", "sk-a2"] {
         for (method, path, body) in uses(&id) {

@@ -65,7 +65,7 @@ fn above_the_limit_requests_wait_until_others_end() {
     gated.gate.open();
     all_answered(calls);
     assert_eq!(gateway.metric("warmroute_queue_wait_seconds_count"), 4.0);
-    eventually("nobody is in", || (gateway.metric("warmroute_requests_running") == 0.0).then_some(()));
+    eventually("no request runs", || (gateway.metric("warmroute_requests_running") == 0.0).then_some(()));
 }
 
 #[test]

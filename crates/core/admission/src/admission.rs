@@ -1,9 +1,16 @@
 //! Admission: a limit of concurrent requests, a bounded queue for the next ones, and a retry time for the rest.
 
+use std::collections::BTreeMap;
+
 use warmroute_types::Micros;
 
+use crate::admission_rate::AdmissionRate;
+use crate::queue::turns_before;
 use crate::ttft_budget::retry_after_s;
 use crate::{AdmissionPosition, AdmissionQueue, AdmissionRequest, Class, DrainRate};
+
+/// Routes whose rates are remembered.
+const ROUTES_MAX: usize = 4_096;
 
 /// Limits of admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +48,10 @@ pub struct Admission<T> {
     running: u32,
     queue: AdmissionQueue<T>,
     drain_rate: DrainRate,
-    /// The same, of times in which requests waited: the rate of an idle fleet says nothing about a full one.
-    busy_rate: DrainRate,
+    /// Admissions while the limit of requests in flight was reached.
+    limit_rate: AdmissionRate,
+    /// Admissions of each route.
+    route_rates: BTreeMap<u64, AdmissionRate>,
 }
 
 impl<T> Admission<T> {
@@ -53,7 +62,8 @@ impl<T> Admission<T> {
             running: 0,
             queue: AdmissionQueue::new(config.waiting_max),
             drain_rate: DrainRate::default(),
-            busy_rate: DrainRate::default(),
+            limit_rate: AdmissionRate::default(),
+            route_rates: BTreeMap::new(),
         }
     }
 
@@ -97,25 +107,77 @@ impl<T> Admission<T> {
         deadline: Micros,
         now: Micros,
     ) -> Result<AdmissionPosition, Refused> {
-        let wait = self.expected_wait(&request);
+        let wait = self.expected_wait(&request, now);
         if let Some(late) = request.due.map(|due| (now + wait).since(due)).filter(|late| *late > Micros::ZERO)
         {
+            self.note_refusal(request.route, now);
             return Err(Refused { cause: RefusalCause::TooLate, retry_after_s: retry_after_s(late) });
         }
+        self.note_wait(request.route, now);
         let pushed = self.queue.push(request, deadline, item);
         let position = pushed
             .map_err(|_| Refused { cause: RefusalCause::Full, retry_after_s: self.retry_after_s(now) })?;
-        if let Some(interval) = self.busy_rate.interval() {
-            self.queue.shed_hopeless(interval, now);
-        }
+        self.shed_hopeless(request.route, now);
         Ok(position)
     }
 
-    /// How long a new request would wait: for the requests before it, at the rate at which requests have ended while
-    /// others waited. Zero while that is unknown.
-    pub fn expected_wait(&self, request: &AdmissionRequest) -> Micros {
-        let interval = self.busy_rate.interval().unwrap_or(Micros::ZERO);
-        Micros(interval.0.saturating_mul(self.queue.ahead_of(request) as u64 + 1))
+    /// How long a new request would wait: for the requests before it that need the same workers, at the rate at which
+    /// such requests were admitted while others waited; and if the limit of requests in flight is reached, for all that
+    /// go before it. Zero while nothing is known.
+    pub fn expected_wait(&self, request: &AdmissionRequest, now: Micros) -> Micros {
+        let wait = |interval: Option<Micros>, route: Option<u64>| {
+            let Some(interval) = interval else { return Micros::ZERO };
+            // What goes beyond the due time need not be counted.
+            let turns = request.due.map_or(usize::MAX, |due| turns_before(due, interval, now));
+            let ahead = self.queue.ahead_of(request, route, turns.saturating_add(1));
+            Micros(interval.0.saturating_mul(ahead as u64 + 1))
+        };
+        let by_route = wait(self.route_interval(request.route, now), Some(request.route));
+        let by_limit = if self.has_room() { None } else { self.limit_rate.interval(now) };
+        by_route.max(wait(by_limit, None))
+    }
+
+    fn route_interval(&self, route: u64, now: Micros) -> Option<Micros> {
+        self.route_rates.get(&route)?.interval(now)
+    }
+
+    fn note_wait(&mut self, route: u64, now: Micros) {
+        if !self.has_room() && self.queue.is_empty() {
+            self.limit_rate.begin(now);
+        }
+        if self.queue.len_on(route) == 0 {
+            self.route_rate(route, now).begin(now);
+        }
+    }
+
+    fn note_refusal(&mut self, route: u64, now: Micros) {
+        if !self.has_room() && self.queue.is_empty() {
+            self.limit_rate.refuse(now);
+        }
+        if self.queue.len_on(route) == 0 {
+            self.route_rate(route, now).refuse(now);
+        }
+    }
+
+    fn route_rate(&mut self, route: u64, now: Micros) -> &mut AdmissionRate {
+        if self.route_rates.len() >= ROUTES_MAX && !self.route_rates.contains_key(&route) {
+            self.route_rates.retain(|_, rate| !rate.is_forgotten(now));
+            // Clients name models, so the number of routes must have a bound. Without a rate, nothing is predicted.
+            if self.route_rates.len() >= ROUTES_MAX {
+                self.route_rates.clear();
+            }
+        }
+        self.route_rates.entry(route).or_default()
+    }
+
+    /// Drops waiting requests that can no longer be admitted in time.
+    fn shed_hopeless(&mut self, route: u64, now: Micros) {
+        if let Some(interval) = self.route_interval(route, now) {
+            self.queue.shed_hopeless(Some(route), interval, now);
+        }
+        if let Some(interval) = self.limit_rate.interval(now).filter(|_| !self.has_room()) {
+            self.queue.shed_hopeless(None, interval, now);
+        }
     }
 
     /// Queues an admitted request again that found no room after all, at its former position. If it can use other workers
@@ -131,13 +193,20 @@ impl<T> Admission<T> {
     }
 
     /// Records the end of a request.
-    pub fn end(&mut self, now: Micros) {
-        self.running = self.running.saturating_sub(1);
-        self.drain_rate.ended(now);
-        match self.queue.is_empty() {
-            true => self.busy_rate.pause(),
-            false => self.busy_rate.ended(now),
+    pub fn end(&mut self, position: AdmissionPosition, now: Micros) {
+        if !self.has_room() {
+            self.limit_rate.end(now);
         }
+        if let Some(rate) = self.route_rates.get_mut(&position.route) {
+            rate.end(now);
+        }
+        self.drain_rate.ended(now);
+        self.withdraw();
+    }
+
+    /// Takes back an admission that its request does not use.
+    pub fn withdraw(&mut self) {
+        self.running = self.running.saturating_sub(1);
     }
 
     /// Admits the next request for which there is room.
@@ -145,8 +214,13 @@ impl<T> Admission<T> {
         if self.queue.is_empty() || !self.has_room() {
             return None;
         }
-        let next = self.queue.pop(now, has_room)?;
+        let (next, route) = self.queue.pop_with_route(now, has_room)?;
         self.running += 1;
+        let waiting = self.queue.len_on(route) > 0;
+        self.route_rate(route, now).admit(now, waiting);
+        if !self.has_room() {
+            self.limit_rate.admit(now, !self.queue.is_empty());
+        }
         Some(next)
     }
 
@@ -184,6 +258,10 @@ mod tests {
     const REQUEST: AdmissionRequest =
         AdmissionRequest { class: Class::Normal, tenant: 1, cost: 10, route: 0, due: None };
 
+    /// A request in flight.
+    const PLACE: AdmissionPosition =
+        AdmissionPosition { class: Class::Normal, tenant: 1, cost: 10, route: 0, slot: (0, 0), due: None };
+
     fn admission(running_max: u32, waiting_max: usize) -> Admission<usize> {
         Admission::new(Config { running_max, waiting_max, wait_max: Micros::from_secs(5) })
     }
@@ -196,7 +274,7 @@ mod tests {
         admission.wait(REQUEST, 3, Micros::ZERO).unwrap();
         assert_eq!(admission.wait(REQUEST, 4, Micros::ZERO).unwrap_err().retry_after_s, 1);
         assert_eq!(admission.next(Micros::ZERO, |_| true), None);
-        admission.end(Micros::ZERO);
+        admission.end(PLACE, Micros::ZERO);
         assert_eq!(admission.next(Micros::ZERO, |_| true), Some(3));
         assert_eq!(admission.running(), 2);
     }
@@ -206,7 +284,7 @@ mod tests {
         let mut admission = admission(1, 5);
         admission.enter(REQUEST, || true).unwrap();
         admission.wait(REQUEST, 2, Micros::ZERO).unwrap();
-        admission.end(Micros::ZERO);
+        admission.end(PLACE, Micros::ZERO);
         assert!(admission.enter(REQUEST, || true).is_none());
         assert_eq!(admission.next(Micros::ZERO, |_| true), Some(2));
     }
@@ -216,7 +294,7 @@ mod tests {
         let mut admission = admission(1, 5);
         admission.enter(REQUEST, || true).unwrap();
         admission.wait(REQUEST, 2, Micros::ZERO).unwrap();
-        admission.end(Micros::from_secs(6));
+        admission.end(PLACE, Micros::from_secs(6));
         assert_eq!(admission.next(Micros::from_secs(6), |_| true), None);
         assert_eq!((admission.waiting(Class::Normal), admission.running()), (0, 0));
     }
@@ -229,16 +307,16 @@ mod tests {
         for s in 0..20 {
             admission.wait(REQUEST, 0, Micros::from_secs(s)).unwrap();
             admission.wait(REQUEST, 0, Micros::from_secs(s)).unwrap();
-            admission.end(Micros::from_secs(s));
+            admission.end(PLACE, Micros::from_secs(s));
             assert_eq!(admission.next(Micros::from_secs(s), |_| true), Some(0));
             while admission.waiting(Class::Normal) > 1 {
-                admission.end(Micros::from_secs(s));
+                admission.end(PLACE, Micros::from_secs(s));
                 admission.next(Micros::from_secs(s), |_| true);
             }
         }
         let now = Micros::from_secs(20);
         let due = |s: u64| Some(now + Micros::from_secs(s));
-        let interval = admission.busy_rate.interval().unwrap();
+        let interval = admission.limit_rate.interval(now).unwrap();
         let low = AdmissionRequest { class: Class::Low, due: Some(now + interval + interval), ..REQUEST };
         admission.wait_until(low, 1, now + Micros::from_secs(60), now).unwrap();
         let hopeless = AdmissionRequest { due: Some(now), ..REQUEST };
@@ -251,12 +329,104 @@ mod tests {
         assert_eq!(admission.waiting(Class::Normal), 2);
     }
 
+    /// Requests of a route wait, and one is admitted every second.
+    fn saturate(admission: &mut Admission<usize>, request: AdmissionRequest, until_s: u64) {
+        for s in 0..=until_s {
+            let now = Micros::from_secs(s);
+            while admission.queue.len_on(request.route) < 20 {
+                admission.wait_until(request, 0, now + Micros::from_secs(600), now).unwrap();
+            }
+            admission.next(now, |_| true).unwrap();
+            admission.end(AdmissionPosition { route: request.route, ..PLACE }, now);
+        }
+    }
+
+    #[test]
+    fn other_models_queues_refuse_nothing() {
+        let mut admission = admission(0, 100);
+        saturate(&mut admission, REQUEST, 30);
+        let now = Micros::from_secs(30);
+        let due = Some(now + Micros::from_secs(5));
+        let same = AdmissionRequest { due, ..REQUEST };
+        let wait = |admission: &mut Admission<usize>, request| {
+            admission.wait_until(request, 1, now + Micros::from_secs(60), now)
+        };
+        assert_eq!(
+            admission.expected_wait(&AdmissionRequest { due: None, ..REQUEST }, now).as_secs_f64(),
+            20.0
+        );
+        let refused = wait(&mut admission, AdmissionRequest { class: Class::Low, ..same });
+        assert_eq!(refused.unwrap_err().cause, RefusalCause::TooLate, "twenty wait for the same workers");
+        wait(&mut admission, AdmissionRequest { route: 7, ..same }).unwrap();
+        assert_eq!(admission.next(now, |item| *item == 1), Some(1));
+    }
+
+    #[test]
+    fn the_queue_of_a_greedy_tenant_refuses_no_other() {
+        let mut admission = admission(1, 100);
+        admission.enter(REQUEST, || true).unwrap();
+        for s in 0..30 {
+            let now = Micros::from_secs(s);
+            while admission.queue.len() < 12 {
+                let greedy = AdmissionRequest { tenant: 5, ..REQUEST };
+                admission.wait_until(greedy, 0, now + Micros::from_secs(600), now).unwrap();
+            }
+            admission.end(PLACE, now);
+            admission.next(now, |_| true).unwrap();
+        }
+        let now = Micros::from_secs(30);
+        let honest = AdmissionRequest { tenant: 6, due: Some(now + Micros::from_secs(3)), ..REQUEST };
+        admission.wait_until(honest, 1, now + Micros::from_secs(60), now).unwrap();
+        assert_eq!(admission.queue.len(), 12, "none was dropped for it");
+        admission.end(PLACE, now);
+        let first_two = [admission.next(now, |_| true), {
+            admission.end(PLACE, now);
+            admission.next(now, |_| true)
+        }];
+        assert!(first_two.contains(&Some(1)), "{first_two:?}");
+        let greedy = AdmissionRequest { tenant: 5, due: None, ..honest };
+        assert!(admission.expected_wait(&greedy, now) > Micros::from_secs(8), "its own go first");
+    }
+
+    #[test]
+    fn one_slow_time_does_not_refuse_for_ever() {
+        let mut admission = admission(1, 100);
+        saturate_limit(&mut admission, 4, Micros::from_secs(3));
+        let mut now = Micros::from_secs(12);
+        let mut refused = 0;
+        // Requests take 80 ms now, and each comes while another one runs.
+        for _ in 0..20 {
+            let request = AdmissionRequest { due: Some(now + Micros::from_millis(1_500)), ..REQUEST };
+            refused += u32::from(admission.wait_until(request, 1, now + Micros::from_secs(60), now).is_err());
+            now = now + Micros::from_millis(80);
+            admission.end(PLACE, now);
+            if admission.next(now, |_| true).is_none() {
+                admission.enter(REQUEST, || true).unwrap();
+            }
+        }
+        assert!((1..4).contains(&refused), "{refused} of 20");
+    }
+
+    /// Of a limit of one, `count` requests are admitted at this interval while others wait.
+    fn saturate_limit(admission: &mut Admission<usize>, count: u64, interval: Micros) {
+        admission.enter(REQUEST, || true).unwrap();
+        (0..count).for_each(|_| _ = admission.wait(REQUEST, 0, Micros::ZERO).unwrap());
+        for n in 1..=count {
+            let now = Micros(interval.0 * n);
+            admission.end(PLACE, now);
+            admission.queue.pop(Micros::ZERO, |_| true).unwrap();
+            admission.running += 1;
+            admission.limit_rate.admit(now, n < count);
+            admission.route_rate(0, now).admit(now, n < count);
+        }
+    }
+
     #[test]
     fn the_rate_of_an_idle_fleet_refuses_nothing() {
         let mut admission = admission(1, 100);
         for minute in 0..30 {
             admission.enter(REQUEST, || true).unwrap();
-            admission.end(Micros::from_secs(60 * minute));
+            admission.end(PLACE, Micros::from_secs(60 * minute));
         }
         admission.enter(REQUEST, || true).unwrap();
         let now = Micros::from_secs(60 * 30);
@@ -323,7 +493,7 @@ mod tests {
         waiting: std::collections::BTreeMap<usize, Waiter>,
         inside: Vec<(usize, Waiter)>,
         now: Micros,
-        guests: usize,
+        arrived: usize,
     }
 
     impl Harness {
@@ -334,8 +504,8 @@ mod tests {
                     self.arrive(model, AdmissionRequest { class, tenant, cost, route, due: None });
                 }
                 Step::End(n) if n < self.inside.len() => {
-                    self.inside.swap_remove(n);
-                    self.admission.end(self.now);
+                    let (_, waiter) = self.inside.swap_remove(n);
+                    self.admission.end(waiter.position, self.now);
                 }
                 Step::Return(n) if n < self.inside.len() => {
                     let (id, waiter) = self.inside.swap_remove(n);
@@ -363,8 +533,8 @@ mod tests {
         }
 
         fn arrive(&mut self, model: usize, request: AdmissionRequest) {
-            let (id, deadline) = (self.guests, self.now + CONFIG.wait_max);
-            self.guests += 1;
+            let (id, deadline) = (self.arrived, self.now + CONFIG.wait_max);
+            self.arrived += 1;
             if let Some(position) = self.admission.enter(request, || self.room[model] > 0) {
                 self.room[model] -= 1;
                 self.inside.push((id, Waiter { model, position, deadline }));
@@ -402,7 +572,7 @@ mod tests {
                 waiting: Default::default(),
                 inside: Vec::new(),
                 now: Micros::ZERO,
-                guests: 0,
+                arrived: 0,
             };
             for step in steps {
                 let inside = harness.inside.len();
@@ -425,7 +595,7 @@ mod tests {
             for step in steps {
                 match step {
                     0 if admission.enter(REQUEST, || true).is_none() => _ = admission.wait(REQUEST, 0, Micros::ZERO),
-                    1 if admission.running() > 0 => admission.end(Micros::ZERO),
+                    1 if admission.running() > 0 => admission.end(PLACE, Micros::ZERO),
                     _ => {}
                 }
                 while admission.next(Micros::ZERO, |_| true).is_some() {}

@@ -10,18 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warmroute_types::Micros;
 
-use crate::queue::AdmissionPosition;
+use crate::position::{AdmissionPosition, Slot};
 
 /// Most tenants without waiting requests whose lead is remembered.
 pub(crate) const TENANTS_MAX: usize = 4_096;
 
-/// The start, then the order of arrival.
-pub(crate) type Slot = (u64, u64);
-
 /// The due time, or the end of time without one; then the order of arrival.
-type Order = (Micros, u64);
+pub(crate) type Order = (Micros, u64);
 
-const NO_DUE: Micros = Micros(u64::MAX);
+pub(crate) const NO_DUE: Micros = Micros(u64::MAX);
 
 /// Added to a slot's order of arrival to tell it from another one.
 const AGAIN: u64 = 1 << 48;
@@ -35,14 +32,38 @@ pub(crate) struct ClassQueue<T> {
     firsts: BTreeSet<(Slot, u64)>,
     /// Requests with a due time, with their tenants.
     dues: BTreeSet<(Order, u64)>,
-    /// Arrivals of each route.
-    routes: BTreeMap<u64, BTreeSet<u64>>,
+    /// All waiting requests, and those of each route.
+    all: Lineup,
+    routes: BTreeMap<u64, Lineup>,
     /// Latest times to wait, and the arrivals.
     deadlines: BTreeSet<(Micros, u64)>,
     /// How far all tenants' work would have advanced if they were served at once.
     served: u64,
     /// How often in a row higher classes went first.
     pub(crate) passed: u32,
+}
+
+/// Waiting requests in two orders.
+#[derive(Debug, Default)]
+struct Lineup {
+    /// By the slots in which they came.
+    slots: BTreeSet<Slot>,
+    /// Those with a due time.
+    dues: BTreeSet<Order>,
+}
+
+impl Lineup {
+    fn insert(&mut self, slot: Slot, order: Order) {
+        self.slots.insert(slot);
+        if order.0 != NO_DUE {
+            self.dues.insert(order);
+        }
+    }
+
+    fn remove(&mut self, slot: Slot, order: Order) {
+        self.slots.remove(&slot);
+        self.dues.remove(&order);
+    }
 }
 
 #[derive(Debug)]
@@ -81,6 +102,7 @@ impl<T> ClassQueue<T> {
             tenants: BTreeMap::new(),
             firsts: BTreeSet::new(),
             dues: BTreeSet::new(),
+            all: Lineup::default(),
             routes: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             served: 0,
@@ -129,7 +151,8 @@ impl<T> ClassQueue<T> {
             self.dues.insert((order, tenant));
         }
         self.deadlines.insert((deadline, arrival));
-        self.routes.entry(route).or_default().insert(arrival);
+        self.all.insert((slot.0, arrival), order);
+        self.routes.entry(route).or_default().insert((slot.0, arrival), order);
         self.waiting.insert(arrival, Waiting { tenant, cost, route, order, deadline, slot, item });
     }
 
@@ -145,14 +168,14 @@ impl<T> ClassQueue<T> {
         Some(waiting.item)
     }
 
-    /// Removes the next request and serves it in its tenant's first slot.
-    pub(crate) fn admit(&mut self, head: Head) -> Option<T> {
+    /// Removes the next request and serves it in its tenant's first slot. Returns it with its route.
+    pub(crate) fn admit(&mut self, head: Head) -> Option<(T, u64)> {
         let tenant = self.waiting.get(&head.arrival)?.tenant;
         let start = self.tenants.get(&tenant).and_then(|work| work.slots.first()).map_or(0, |slot| slot.0);
         let waiting = self.take(head.arrival, |slots| slots.first().copied())?;
         self.serve(start, waiting.cost.into());
         self.forget_if_many();
-        Some(waiting.item)
+        Some((waiting.item, waiting.route))
     }
 
     /// Asks once for each route whether there is room.
@@ -161,8 +184,8 @@ impl<T> ClassQueue<T> {
         has_room: &mut impl FnMut(&T) -> bool,
         rooms: &mut BTreeMap<u64, bool>,
     ) {
-        for (route, arrivals) in &self.routes {
-            let any = arrivals.first().and_then(|arrival| self.waiting.get(arrival));
+        for (route, lineup) in &self.routes {
+            let any = lineup.slots.first().and_then(|(_, arrival)| self.waiting.get(arrival));
             if let Some(any) = any {
                 rooms.entry(*route).or_insert_with(|| has_room(&any.item));
             }
@@ -200,14 +223,51 @@ impl<T> ClassQueue<T> {
         before - self.waiting.len()
     }
 
-    /// Requests that would go before one with this due time.
-    pub(crate) fn ahead_of(&self, due: Micros) -> usize {
-        self.dues.range(..((due, u64::MAX), u64::MAX)).count()
+    /// Waiting requests, of one route or of all.
+    pub(crate) fn len_on(&self, route: Option<u64>) -> usize {
+        self.lineup(route).map_or(0, |lineup| lineup.slots.len())
     }
 
-    /// The request with the latest due time: the time, and how many with a due time go before it.
-    pub(crate) fn last_due(&self) -> Option<(Micros, usize, u64)> {
-        self.dues.last().map(|(order, _)| (order.0, self.dues.len() - 1, order.1))
+    /// Requests that go before one of this tenant in this order, of one route or of all; at most `max`.
+    ///
+    /// They are those in earlier slots. If the tenant has not had more than its share, its request has its turn, and
+    /// no more go before it than are due earlier.
+    pub(crate) fn ahead_of(&self, tenant: u64, order: Order, route: Option<u64>, max: usize) -> usize {
+        let Some(lineup) = self.lineup(route) else { return 0 };
+        let slot = self.slot_for(tenant, order, max);
+        let in_earlier_slots = lineup.slots.range(..slot).take(max).count();
+        match order.0 != NO_DUE && slot.0 <= self.served {
+            true => lineup.dues.range(..order).take(in_earlier_slots).count(),
+            false => in_earlier_slots,
+        }
+    }
+
+    /// The slot in which a request of this tenant would be admitted: its requests that go first take the first ones. If
+    /// these are `max` or more, the end of time.
+    fn slot_for(&self, tenant: u64, order: Order, max: usize) -> Slot {
+        let Some(work) = self.tenants.get(&tenant) else { return (self.served, u64::MAX) };
+        let earlier = work.orders.range(..order).take(max).count();
+        if earlier == max {
+            return (u64::MAX, u64::MAX);
+        }
+        let new = || {
+            let start = work.finish.max(self.served);
+            (if work.slots.is_empty() { start } else { start.max(work.last_start) }, u64::MAX)
+        };
+        work.slots.iter().nth(earlier).copied().unwrap_or_else(new)
+    }
+
+    /// The requests with a due time, from the last slot on: tenant and order.
+    pub(crate) fn latest_dues(&self, route: Option<u64>) -> impl Iterator<Item = (u64, Order)> {
+        let slots = self.lineup(route).map(|lineup| lineup.slots.iter().rev());
+        slots.into_iter().flatten().filter_map(|(_, arrival)| {
+            let waiting = self.waiting.get(arrival)?;
+            (waiting.order.0 != NO_DUE).then_some((waiting.tenant, waiting.order))
+        })
+    }
+
+    fn lineup(&self, route: Option<u64>) -> Option<&Lineup> {
+        route.map_or(Some(&self.all), |route| self.routes.get(&route))
     }
 
     /// The last request of the tenant that is furthest beyond its share.
@@ -235,9 +295,11 @@ impl<T> ClassQueue<T> {
             spent(&work.slots).iter().for_each(|slot| _ = work.slots.remove(slot));
         });
         self.dues.remove(&(waiting.order, waiting.tenant));
-        if let Some(arrivals) = self.routes.get_mut(&waiting.route) {
-            arrivals.remove(&arrival);
-            if arrivals.is_empty() {
+        let slot = (waiting.slot.0, arrival);
+        self.all.remove(slot, waiting.order);
+        if let Some(lineup) = self.routes.get_mut(&waiting.route) {
+            lineup.remove(slot, waiting.order);
+            if lineup.slots.is_empty() {
                 self.routes.remove(&waiting.route);
             }
         }

@@ -25,16 +25,6 @@ impl DrainRate {
         self.last = Some(now);
     }
 
-    /// Notes that the time until the next end says nothing.
-    pub fn pause(&mut self) {
-        self.last = None;
-    }
-
-    /// The average time between two ends, if known.
-    pub fn interval(&self) -> Option<Micros> {
-        self.interval_s.map(|interval_s| Micros((interval_s * 1e6) as u64))
-    }
-
     /// Seconds until this many more requests will have ended, at least one.
     pub fn retry_after_s(&self, ahead: usize, now: Micros) -> u32 {
         // When requests stop ending, the average of better times says little.

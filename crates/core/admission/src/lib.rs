@@ -11,9 +11,11 @@
 //! has not been routed: the router chooses a worker when the request is admitted.
 
 mod admission;
+mod admission_rate;
 mod class;
 mod class_queue;
 mod drain_rate;
+mod position;
 mod queue;
 mod rate_limiter;
 mod token_bucket;
@@ -23,7 +25,8 @@ mod typical_answer;
 pub use admission::{Admission, Config, RefusalCause, Refused};
 pub use class::Class;
 pub use drain_rate::DrainRate;
-pub use queue::{AdmissionPosition, AdmissionQueue, AdmissionRequest, QueueFull};
+pub use position::AdmissionPosition;
+pub use queue::{AdmissionQueue, AdmissionRequest, QueueFull};
 pub use rate_limiter::{Exceeded, ExpectedTokens, Limit, Limits, RateLimiter, Reservation};
 pub use token_bucket::TokenBucket;
 pub use ttft_budget::{TooLate, TtftBudget};

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use warmroute_types::Micros;
 
 use crate::Class;
-use crate::class_queue::{ClassQueue, Head, Slot};
+use crate::class_queue::{ClassQueue, Head, NO_DUE};
+use crate::position::AdmissionPosition;
 
 /// How often in a row a waiting class may be passed over for higher ones.
 pub const PASSED_MAX: u32 = 8;
@@ -30,24 +31,6 @@ pub struct AdmissionRequest {
     pub route: u64,
     /// When it must have been admitted to be in time; `None` without a time budget.
     pub due: Option<Micros>,
-}
-
-/// A request's position in the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdmissionPosition {
-    class: Class,
-    pub(crate) tenant: u64,
-    pub(crate) cost: u32,
-    pub(crate) route: u64,
-    pub(crate) slot: Slot,
-    pub(crate) due: Option<Micros>,
-}
-
-impl AdmissionPosition {
-    /// The same position for a request that can now use other workers.
-    pub fn on_route(self, route: u64) -> AdmissionPosition {
-        AdmissionPosition { route, ..self }
-    }
 }
 
 /// The queue is full. Contains the rejected item.
@@ -131,7 +114,12 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Removes and returns the next request for which there is room. Drops expired requests on the way.
-    pub fn pop(&mut self, now: Micros, mut has_room: impl FnMut(&T) -> bool) -> Option<T> {
+    pub fn pop(&mut self, now: Micros, has_room: impl FnMut(&T) -> bool) -> Option<T> {
+        self.pop_with_route(now, has_room).map(|(item, _)| item)
+    }
+
+    /// The same, with the request's route.
+    pub fn pop_with_route(&mut self, now: Micros, mut has_room: impl FnMut(&T) -> bool) -> Option<(T, u64)> {
         for line in &mut self.lines {
             self.len -= line.drop_late(now);
         }
@@ -148,9 +136,9 @@ impl<T> AdmissionQueue<T> {
         }
         let line = &mut self.lines[chosen as usize];
         line.passed = 0;
-        let item = line.admit(heads[chosen as usize]?)?;
+        let admitted = line.admit(heads[chosen as usize]?)?;
         self.len -= 1;
-        Some(item)
+        Some(admitted)
     }
 
     /// Corrects the charge of a request once its cost is known.
@@ -159,24 +147,32 @@ impl<T> AdmissionQueue<T> {
         self.lines[position.class as usize].charge(position.tenant, difference);
     }
 
-    /// Waiting requests that go before a new one: those of higher classes, and of its own class those that are due
-    /// earlier, or all for a request without a due time. Fairness between tenants may change that order.
-    pub fn ahead_of(&self, request: &AdmissionRequest) -> usize {
-        let own = &self.lines[request.class as usize];
-        let own = request.due.map_or(own.len(), |due| own.ahead_of(due));
-        self.len_above(request.class) + own
+    /// Number of waiting requests of a route.
+    pub fn len_on(&self, route: u64) -> usize {
+        self.lines.iter().map(|line| line.len_on(Some(route))).sum()
     }
 
-    /// Drops requests that cannot be admitted when they are due, if one is admitted in each `interval`: of each class
-    /// the last ones, the lowest class first. Returns how many.
-    pub fn shed_hopeless(&mut self, interval: Micros, now: Micros) -> usize {
+    /// Waiting requests that go before this one, of one route or of all: those of higher classes, and those of its own
+    /// class that fairness and due times put before it. At most about `max`.
+    pub fn ahead_of(&self, request: &AdmissionRequest, route: Option<u64>, max: usize) -> usize {
+        let own = &self.lines[request.class as usize];
+        let order = (request.due.unwrap_or(NO_DUE), u64::MAX);
+        self.len_above(request.class, route) + own.ahead_of(request.tenant, order, route, max)
+    }
+
+    /// Drops requests of a route, or of all, that cannot be admitted when they are due if one is admitted in each
+    /// `interval`: of each class those in the last slots, the lowest class first. Returns how many.
+    pub fn shed_hopeless(&mut self, route: Option<u64>, interval: Micros, now: Micros) -> usize {
         let before = self.len;
         for class in Class::ALL.into_iter().rev() {
-            while let Some((due, ahead, arrival)) = self.lines[class as usize].last_due() {
-                let turn = (self.len_above(class) + ahead + 1) as u64;
-                if now + Micros(interval.0.saturating_mul(turn)) <= due {
-                    break;
-                }
+            let above = self.len_above(class, route);
+            let hopeless = |line: &ClassQueue<T>| {
+                let (tenant, order) = line.latest_dues(route).next()?;
+                let turns = turns_before(order.0, interval, now);
+                let ahead = above + line.ahead_of(tenant, order, route, turns);
+                (ahead >= turns).then_some(order.1)
+            };
+            while let Some(arrival) = hopeless(&self.lines[class as usize]) {
                 self.len -= usize::from(self.lines[class as usize].remove(arrival).is_some());
             }
         }
@@ -201,8 +197,8 @@ impl<T> AdmissionQueue<T> {
         self.lines[position.class as usize].contains(position.slot.1)
     }
 
-    fn len_above(&self, class: Class) -> usize {
-        self.lines[..class as usize].iter().map(ClassQueue::len).sum()
+    fn len_above(&self, class: Class, route: Option<u64>) -> usize {
+        self.lines[..class as usize].iter().map(|line| line.len_on(route)).sum()
     }
 
     /// The highest class with a request to admit, except that a class passed over too often goes first.
@@ -219,6 +215,11 @@ impl<T> AdmissionQueue<T> {
         let slot = self.lines[class as usize].slot(tenant, cost, self.arrivals);
         AdmissionPosition { class, tenant, cost, route, slot, due }
     }
+}
+
+/// How many requests are admitted until `due` if one is admitted in each `interval`.
+pub(crate) fn turns_before(due: Micros, interval: Micros, now: Micros) -> usize {
+    usize::try_from(due.since(now).0 / interval.0.max(1)).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

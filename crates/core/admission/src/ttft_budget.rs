@@ -21,6 +21,8 @@ pub struct TtftBudget {
 pub struct TooLate {
     /// From the start of the budget to the expected first token.
     pub expected: Micros,
+    /// Up to when it would have been accepted.
+    pub accepted: Micros,
     /// When to retry: when the work ahead will have shrunk by the excess.
     pub retry_after_s: u32,
 }
@@ -38,7 +40,7 @@ impl TtftBudget {
         let accepted = Micros((self.budget.0 as f64 * share(self.class)) as u64);
         match expected.since(accepted) {
             Micros::ZERO => Ok(()),
-            late => Err(TooLate { expected, retry_after_s: retry_after_s(late) }),
+            late => Err(TooLate { expected, accepted, retry_after_s: retry_after_s(late) }),
         }
     }
 
@@ -86,7 +88,8 @@ mod tests {
     fn time_spent_waiting_counts_and_the_retry_time_is_the_excess() {
         let late = budget(Class::High).check(Micros::from_millis(4_000), Micros::from_millis(10_500));
         let expected = Micros::from_millis(4_500);
-        assert_eq!(late, Err(TooLate { expected, retry_after_s: 4 }), "3.6 s too late");
+        let late = late.unwrap_err();
+        assert_eq!((late.expected, late.retry_after_s), (expected, 4), "3.6 s too late");
     }
 
     proptest! {

@@ -1,10 +1,12 @@
 //! LoRA adapters in the memory of each engine, and how long an engine takes to load one.
 //!
 //! An engine holds a few adapters at a time and loads another one when a request asks for it, in place of the one that was
-//! used least recently. That request waits for the load. The router follows the same order: what it sends there, and
-//! what the engine reports. The time of a load is learned from the first tokens of requests that waited for one.
+//! used least recently. That request waits for the load, and so do others that come meanwhile. The router follows the
+//! same order: what it sends there, and what the engine reports. The time of a load is learned from the first token
+//! after it began.
 
 use parking_lot::Mutex;
+use warmroute_types::Micros;
 
 /// Adapters that an engine holds before it says how many.
 const SLOTS_DEFAULT: usize = 8;
@@ -20,6 +22,9 @@ const LOADS_MAX: f32 = 8.0;
 
 /// Longer ones are accidents.
 const LOAD_MS_MAX: f32 = 60_000.0;
+
+/// What is left of a load that takes longer than expected.
+const LOAD_MS_LEFT_MIN: f32 = 1.0;
 
 /// The mean time of a load.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,20 +56,36 @@ pub(crate) struct AdapterSlots {
 #[derive(Debug)]
 struct WorkerAdapters {
     slots: usize,
-    /// Hashes of names, least recently used first.
-    recent: Vec<u64>,
+    /// Least recently used first.
+    recent: Vec<HeldAdapter>,
     loads: LoadTime,
+}
+
+/// An adapter that a worker holds or loads.
+#[derive(Clone, Copy, Debug)]
+struct HeldAdapter {
+    /// A hash.
+    name: u64,
+    loading_since: Option<Micros>,
 }
 
 impl Default for WorkerAdapters {
     fn default() -> WorkerAdapters {
-        WorkerAdapters { slots: SLOTS_DEFAULT, recent: Vec::new(), loads: LoadTime::default() }
+        WorkerAdapters {
+            slots: SLOTS_DEFAULT,
+            recent: Vec::with_capacity(SLOTS_DEFAULT + 1),
+            loads: LoadTime::default(),
+        }
     }
 }
 
 impl WorkerAdapters {
-    fn take_in(&mut self, adapter: u64) {
-        self.recent.retain(|known| *known != adapter);
+    fn held(&mut self, name: u64) -> Option<&mut HeldAdapter> {
+        self.recent.iter_mut().find(|held| held.name == name)
+    }
+
+    fn take_in(&mut self, adapter: HeldAdapter) {
+        self.recent.retain(|known| known.name != adapter.name);
         self.recent.push(adapter);
         let surplus = self.recent.len().saturating_sub(self.slots);
         self.recent.drain(..surplus);
@@ -77,20 +98,29 @@ impl AdapterSlots {
     }
 
     /// Milliseconds until the worker can begin with a request for this adapter; zero if it holds the adapter.
-    pub(crate) fn load_ms(&self, worker: usize, adapter: u64) -> f32 {
-        let known = {
-            let one = self.workers[worker].lock();
-            if one.recent.contains(&adapter) {
+    pub(crate) fn load_ms(&self, worker: usize, adapter: u64, now: Micros) -> f32 {
+        let (known, loading_since) = {
+            let mut one = self.workers[worker].lock();
+            let held = one.held(adapter).map(|held| held.loading_since);
+            if held == Some(None) {
                 return 0.0;
             }
-            one.loads.known()
+            (one.loads.known(), held.flatten())
         };
-        known.or_else(|| self.loads.lock().known()).unwrap_or(LOAD_MS_PRIOR)
+        let load_ms = known.or_else(|| self.loads.lock().known()).unwrap_or(LOAD_MS_PRIOR);
+        match loading_since.map(|since| now.since(since).0 as f32 / 1e3) {
+            None => load_ms,
+            // Its requests failed, or their answers were not seen.
+            Some(passed_ms) if passed_ms > LOAD_MS_MAX => 0.0,
+            Some(passed_ms) => (load_ms - passed_ms).max(LOAD_MS_LEFT_MIN),
+        }
     }
 
-    /// A request for the adapter was sent to the worker.
-    pub(crate) fn use_adapter(&self, worker: usize, adapter: u64) {
-        self.workers[worker].lock().take_in(adapter);
+    /// A request for the adapter was sent to the worker, which loads it now if it does not hold it.
+    pub(crate) fn use_adapter(&self, worker: usize, adapter: u64, now: Micros) {
+        let mut one = self.workers[worker].lock();
+        let held = one.held(adapter).copied();
+        one.take_in(held.unwrap_or(HeldAdapter { name: adapter, loading_since: Some(now) }));
     }
 
     /// The engine reported the adapters of its requests, and how many fit.
@@ -99,13 +129,27 @@ impl AdapterSlots {
         if let Some(slots) = slots {
             one.slots = (slots as usize).clamp(1, SLOTS_MAX);
         }
-        adapters.iter().take(SLOTS_MAX).for_each(|adapter| one.take_in(*adapter));
+        // Room for one more than fits, so that a decision does not allocate.
+        let room = (one.slots + 1).saturating_sub(one.recent.len());
+        one.recent.reserve(room);
+        for name in adapters.iter().take(SLOTS_MAX) {
+            // Engines also list adapters that they are loading.
+            let held = one.held(*name).copied();
+            one.take_in(held.unwrap_or(HeldAdapter { name: *name, loading_since: None }));
+        }
         let surplus = one.recent.len().saturating_sub(one.slots);
         one.recent.drain(..surplus);
     }
 
-    /// A request waited this long for an adapter to be loaded.
-    pub(crate) fn learn(&self, worker: usize, ms: f32) {
+    /// A request that waited for the adapter has its first token, which took `other_ms` beside the load.
+    pub(crate) fn loaded(&self, worker: usize, adapter: u64, at: Micros, other_ms: f32) {
+        let since = self.workers[worker].lock().held(adapter).and_then(|held| held.loading_since.take());
+        if let Some(since) = since {
+            self.learn(worker, at.since(since).0 as f32 / 1e3 - other_ms);
+        }
+    }
+
+    fn learn(&self, worker: usize, ms: f32) {
         if ms.is_finite() {
             let ms = ms.clamp(0.0, LOAD_MS_MAX);
             self.workers[worker].lock().loads.learn(ms);
@@ -128,13 +172,18 @@ impl AdapterSlots {
 mod tests {
     use super::*;
 
+    const NOW: Micros = Micros::from_secs(100);
+
     #[test]
     fn an_adapter_is_warm_until_others_take_its_place() {
         let slots = AdapterSlots::new(2);
-        assert_eq!(slots.load_ms(0, 1), LOAD_MS_PRIOR);
+        assert_eq!(slots.load_ms(0, 1, NOW), LOAD_MS_PRIOR);
         slots.report(0, &[], Some(2));
-        [1, 2, 1, 3].into_iter().for_each(|adapter| slots.use_adapter(0, adapter));
-        let is_warm = |worker, adapter| slots.load_ms(worker, adapter) == 0.0;
+        for adapter in [1, 2, 1, 3] {
+            slots.use_adapter(0, adapter, NOW);
+            slots.loaded(0, adapter, NOW + Micros::from_millis(300), 0.0);
+        }
+        let is_warm = |worker, adapter| slots.load_ms(worker, adapter, NOW) == 0.0;
         assert!(is_warm(0, 1) && is_warm(0, 3) && !is_warm(0, 2), "the least recently used one left");
         assert!(!is_warm(1, 1), "each engine has its own");
         slots.report(0, &[2], Some(1));
@@ -147,13 +196,33 @@ mod tests {
     fn the_time_of_a_load_is_learned_and_shared_with_workers_without_one() {
         let slots = AdapterSlots::new(2);
         slots.learn(0, 900.0);
-        assert_eq!((slots.load_ms(0, 1), slots.load_ms(1, 1)), (900.0, 900.0));
+        assert_eq!((slots.load_ms(0, 1, NOW), slots.load_ms(1, 1, NOW)), (900.0, 900.0));
         slots.learn(1, 100.0);
-        assert_eq!((slots.load_ms(0, 1), slots.load_ms(1, 1)), (900.0, 100.0));
+        assert_eq!((slots.load_ms(0, 1, NOW), slots.load_ms(1, 1, NOW)), (900.0, 100.0));
         (0..50).for_each(|_| slots.learn(0, 300.0));
-        assert!((slots.load_ms(0, 1) - 300.0).abs() < 5.0, "{}", slots.load_ms(0, 1));
+        assert!((slots.load_ms(0, 1, NOW) - 300.0).abs() < 5.0, "{}", slots.load_ms(0, 1, NOW));
         slots.learn(0, f32::NAN);
         slots.learn(0, -5.0);
-        assert!(slots.load_ms(0, 1) >= 0.0);
+        assert!(slots.load_ms(0, 1, NOW) >= 0.0);
+    }
+
+    #[test]
+    fn requests_that_come_during_a_load_wait_for_the_rest_of_it() {
+        let slots = AdapterSlots::new(1);
+        slots.learn(0, 3_000.0);
+        let after = |ms| NOW + Micros::from_millis(ms);
+        slots.use_adapter(0, 1, NOW);
+        assert_eq!(slots.load_ms(0, 1, after(1_000)), 2_000.0);
+        slots.report(0, &[1], None);
+        assert_eq!(slots.load_ms(0, 1, after(1_000)), 2_000.0, "it is listed, and not loaded");
+        slots.use_adapter(0, 1, after(1_000));
+        assert_eq!(slots.load_ms(0, 1, after(9_000)), LOAD_MS_LEFT_MIN, "it takes longer than expected");
+        slots.loaded(0, 1, after(9_100), 100.0);
+        assert_eq!(slots.load_ms(0, 1, after(9_100)), 0.0);
+        assert_eq!(slots.load_ms(0, 2, NOW), 6_000.0, "from the request that began it, once");
+        slots.loaded(0, 1, after(9_200), 100.0);
+        assert_eq!(slots.load_ms(0, 2, NOW), 6_000.0);
+        slots.use_adapter(0, 3, NOW);
+        assert_eq!(slots.load_ms(0, 3, after(61_000)), 0.0, "its first token was not seen");
     }
 }

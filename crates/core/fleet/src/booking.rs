@@ -3,24 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use warmroute_types::{Delivery, Micros, WorkerId};
+use warmroute_types::{Micros, WorkerId};
 
+use crate::booked_work::BookedWork;
 use crate::prefill_queue::Ticket;
 use crate::worker_load::Trial;
-use crate::{Fleet, ObservedPrompt, PrefillFeatures};
-
-/// The expected cost of a request, known when it is sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct BookedWork {
-    /// Prompt tokens to compute: those not expected in the cache.
-    pub prefill_tokens: u32,
-    /// All prompt tokens: the context that every decode step reads.
-    pub context_tokens: u32,
-    /// The inputs of the prefill prediction.
-    pub features: PrefillFeatures,
-    /// Whether the answer streams.
-    pub delivery: Delivery,
-}
+use crate::{AnswerProgress, Fleet, ObservedPrompt, Worker};
 
 /// A request's share of its worker's load. The prefill is released at the first token, the rest at the end.
 /// Dropping a booking releases it on every path, which prevents leaked load.
@@ -75,8 +63,13 @@ impl Booking {
         self.worker
     }
 
+    /// Records an answer of the request's worker.
+    pub fn answered(&self, worker: &Worker, answer: AnswerProgress) {
+        self.fleet.answered(worker, self.is_trial(), answer);
+    }
+
     /// Whether this request is the trial in flight.
-    pub(crate) fn is_trial(&self) -> bool {
+    fn is_trial(&self) -> bool {
         self.trial.is_some_and(|trial| self.fleet.load(self.worker).is_current_trial(trial))
     }
 

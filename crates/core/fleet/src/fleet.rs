@@ -15,9 +15,8 @@ use crate::outlier::Outliers;
 use crate::prefill_queue::{PrefillQueue, Ticket};
 use crate::worker_load::WorkerLoad;
 use crate::{
-    AnswerProgress, Booking, CacheBelief, HealthConfig, HealthTracker, LatencyView, ModelCard, Models,
-    ObservedPrompt, PrefillCost, PrefillFeatures, ProbeResult, QueueForecast, Worker, WorkerLoadView,
-    WorkerView,
+    AnswerProgress, CacheBelief, HealthConfig, HealthTracker, LatencyView, ModelCard, Models, ObservedPrompt,
+    PrefillCost, PrefillFeatures, ProbeResult, QueueForecast, Worker, WorkerLoadView, WorkerView,
 };
 
 /// All workers. Slots change rarely and are locked; loads are read by every decision and are not.
@@ -204,13 +203,13 @@ impl Fleet {
 
     /// Records an answer, which ends a row of failures. Without failures, nearly always, the cost is one
     /// read. Only the trial request shows that a worker has recovered; a request sent earlier does not.
-    pub fn answered(&self, worker: &Worker, booking: &Booking, answer: AnswerProgress) {
+    pub(crate) fn answered(&self, worker: &Worker, is_trial: bool, answer: AnswerProgress) {
         // An answer that has only begun may still break: it does not count.
         if answer == AnswerProgress::Complete {
             self.outcomes[worker.id.index()].answers.fetch_add(1, Relaxed);
         }
         let load = self.load(worker.id);
-        if load.awaits_answer() && (load.state() != WorkerState::Recovering || booking.is_trial()) {
+        if load.awaits_answer() && (load.state() != WorkerState::Recovering || is_trial) {
             self.update_health(worker, |health| health.answered(answer, self.health));
         }
     }
@@ -345,13 +344,13 @@ impl Fleet {
 
     /// Milliseconds until a worker can begin with a request for this adapter; zero if it holds the adapter. Adapters are
     /// hashes of their names.
-    pub fn adapter_load_ms(&self, worker: WorkerId, adapter: u64) -> f32 {
-        self.adapters.load_ms(worker.index(), adapter)
+    pub fn adapter_load_ms(&self, worker: WorkerId, adapter: u64, now: Micros) -> f32 {
+        self.adapters.load_ms(worker.index(), adapter, now)
     }
 
     /// Records that a request for an adapter was sent to a worker.
-    pub fn use_adapter(&self, worker: WorkerId, adapter: u64) {
-        self.adapters.use_adapter(worker.index(), adapter);
+    pub fn use_adapter(&self, worker: WorkerId, adapter: u64, now: Micros) {
+        self.adapters.use_adapter(worker.index(), adapter, now);
     }
 
     /// Records the adapters that an engine works with, and how many it can hold.
@@ -359,9 +358,9 @@ impl Fleet {
         self.adapters.report(worker.index(), adapters, slots);
     }
 
-    /// Learns how long a request waited for its adapter to be loaded.
-    pub fn learn_adapter_load(&self, worker: WorkerId, ms: f32) {
-        self.adapters.learn(worker.index(), ms);
+    /// A request that waited for an adapter has its first token, which took `other_ms` beside the load.
+    pub fn adapter_loaded(&self, worker: WorkerId, adapter: u64, at: Micros, other_ms: f32) {
+        self.adapters.loaded(worker.index(), adapter, at, other_ms);
     }
 
     /// Records that an engine was restarted and holds no adapter.
@@ -567,6 +566,7 @@ impl WorkerSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Booking;
     use crate::{BREAKER_PAUSE, BookedWork};
     use proptest::prelude::*;
     use warmroute_types::Delivery;
@@ -664,11 +664,11 @@ mod tests {
         for _ in 0..20 {
             fleet.failed(&worker, Micros(1));
             fleet.failed(&worker, Micros(1));
-            fleet.answered(&worker, &booking, AnswerProgress::Complete);
+            booking.answered(&worker, AnswerProgress::Complete);
         }
         assert_eq!(fleet.load_view(worker.id).state, WorkerState::Ready);
         (0..3).for_each(|_| _ = fleet.failed(&worker, Micros(1)));
-        fleet.answered(&worker, &booking, AnswerProgress::Complete);
+        booking.answered(&worker, AnswerProgress::Complete);
         assert_eq!(fleet.load_view(worker.id).state, WorkerState::Unhealthy, "a late answer proves little");
     }
 
@@ -689,9 +689,9 @@ mod tests {
         drop(trial);
         assert!(view().takes_requests(), "the client left: another request may be the trial");
         let trial = book();
-        fleet.answered(&worker, &late, AnswerProgress::Complete);
+        late.answered(&worker, AnswerProgress::Complete);
         assert_eq!(view().state, WorkerState::Recovering, "that request was sent before the failures");
-        fleet.answered(&worker, &trial, AnswerProgress::Complete);
+        trial.answered(&worker, AnswerProgress::Complete);
         drop(trial);
         assert!(view().takes_requests() && view().state == WorkerState::Ready);
     }
@@ -709,7 +709,7 @@ mod tests {
         let slow = book();
         recover(BREAKER_PAUSE);
         let trial = book();
-        fleet.answered(&worker, &slow, AnswerProgress::Complete);
+        slow.answered(&worker, AnswerProgress::Complete);
         drop(slow);
         assert!(!is_free(), "it was sent before the worker failed again");
         drop(trial);
@@ -823,9 +823,7 @@ mod tests {
                     self.bookings.push((booking, is_trial));
                 }
                 Event::Answered(n, answer) if n < self.bookings.len() => {
-                    answer
-                        .iter()
-                        .for_each(|&answer| self.fleet.answered(&self.worker, &self.bookings[n].0, answer));
+                    answer.iter().for_each(|&answer| self.bookings[n].0.answered(&self.worker, answer));
                     if answer != Some(AnswerProgress::Begun) {
                         self.bookings.swap_remove(n);
                     }

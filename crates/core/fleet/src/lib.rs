@@ -12,6 +12,7 @@
 //! booking releases itself, so no path through the gateway can leak load.
 
 mod adapter_slots;
+mod booked_work;
 mod booking;
 mod breaker;
 mod cache_belief;
@@ -29,7 +30,8 @@ mod retry_budget;
 mod worker;
 mod worker_load;
 
-pub use booking::{BookedWork, Booking};
+pub use booked_work::BookedWork;
+pub use booking::Booking;
 pub use breaker::{BREAKER_PAUSE, Breaker, BreakerState, OpenReason};
 pub use cache_belief::CacheBelief;
 pub use fleet::{Fleet, FleetFull};

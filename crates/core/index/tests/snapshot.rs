@@ -134,7 +134,7 @@ fn expired_uses_are_not_restored() {
     assert_eq!(world.successor(now, TTL).view().iter().flatten().count(), 0);
     let (late, on_time) = (world.successor(now, TTL - 500), world.successor(now, 0));
     on_time.index.expire(Micros(now + TTL - 500));
-    assert_eq!(late.view(), on_time.view(), "as if somebody had been there all the time");
+    assert_eq!(late.view(), on_time.view(), "as if it had been there from the start");
 }
 
 #[test]

@@ -1,14 +1,29 @@
-//! Parameters of policies, written after the name: `weighted_score:affinity=3:queue=2`.
+//! Reads a policy: its name, and parameters after it: `weighted_score:affinity=3:queue=2`.
+
+use std::str::FromStr;
 
 use warmroute_types::OptionValue;
 
 use crate::{
-    CacheAware, CostTerm, ExpectedTtft, HitRule, LeastLoaded, LoadBound, Standard, StickyLeastLoaded,
-    WeightedScore,
+    BadPolicy, CacheAware, CostTerm, ExpectedTtft, HitRule, LeastLoaded, LoadBound, Standard,
+    StickyLeastLoaded, WeightedScore,
 };
 
+impl FromStr for Standard {
+    type Err = BadPolicy;
+
+    /// A name, and parameters after colons: `cache_aware:threshold=0.5:balance=either`.
+    fn from_str(text: &str) -> Result<Standard, BadPolicy> {
+        let mut parts = text.split(':');
+        let mut policy = Standard::named(parts.next().unwrap_or_default())?;
+        let bad = |why| BadPolicy::Parameter { policy: text.to_owned(), why };
+        parts.try_for_each(|parameter| set(&mut policy, parameter)).map_err(bad)?;
+        Ok(policy)
+    }
+}
+
 /// Sets one parameter, written as `key=value`. The error says why it is invalid.
-pub(crate) fn set(policy: &mut Standard, parameter: &str) -> Result<(), String> {
+fn set(policy: &mut Standard, parameter: &str) -> Result<(), String> {
     if let (Standard::StickyLeastLoaded(rule), "literal") = (&mut *policy, parameter) {
         rule.rule = HitRule::Literal;
         return Ok(());

@@ -1,11 +1,9 @@
 //! The policies that the gateway offers, by name.
 
-use std::str::FromStr;
-
 use crate::{
     CacheAware, Candidate, Choice, DualChoice, ExpectedTtft, LeastLoaded, LoadSignal, Policy, PolicyRequest,
     PowerOfTwo, PrefixAffinity, Product, Random, RoundRobin, SessionAffinity, StickyLeastLoaded,
-    WeightedScore, parameters,
+    WeightedScore,
 };
 
 /// A policy that the gateway offers, with its parameters. An enum, so that a configuration can be compared,
@@ -108,7 +106,7 @@ impl Standard {
     }
 
     /// A policy with default parameters. Our names, and those of other routers and papers; `-` and `_` are the same.
-    fn named(name: &str) -> Result<Standard, BadPolicy> {
+    pub(crate) fn named(name: &str) -> Result<Standard, BadPolicy> {
         Ok(match name.to_ascii_lowercase().replace('-', "_").as_str() {
             "expected_ttft" => Standard::ExpectedTtft(ExpectedTtft::default()),
             "round_robin" => Standard::RoundRobin(RoundRobin),
@@ -145,19 +143,6 @@ impl Standard {
             Standard::Product(rule) => rule,
             Standard::DualChoice(rule) => rule,
         }
-    }
-}
-
-impl FromStr for Standard {
-    type Err = BadPolicy;
-
-    /// A name, and parameters after colons: `cache_aware:threshold=0.5:balance=either`.
-    fn from_str(text: &str) -> Result<Standard, BadPolicy> {
-        let mut parts = text.split(':');
-        let mut policy = Standard::named(parts.next().unwrap_or_default())?;
-        let bad = |why| BadPolicy::Parameter { policy: text.to_owned(), why };
-        parts.try_for_each(|parameter| parameters::set(&mut policy, parameter)).map_err(bad)?;
-        Ok(policy)
     }
 }
 

@@ -51,8 +51,8 @@ pub struct Decision {
     pub(crate) presumed: Option<PresumptionGuard>,
     /// Ticket of the presumption while it waits for an event.
     pub(crate) ticket: Option<SpeculationTicket>,
-    /// Whether the worker must load the request's adapter first.
-    pub(crate) loads_adapter: bool,
+    /// The adapter that the worker must load first, or finish to load.
+    pub(crate) loading_adapter: Option<u64>,
     /// Announces the assignment to peers, if there are any.
     pub(crate) assignment_guard: Option<AssignmentGuard>,
 }

@@ -53,6 +53,7 @@ mod stored_responses;
 mod token_rate;
 mod trust;
 mod unclaimed_state;
+mod unit;
 mod unpropagated_load;
 mod waiting_assignments;
 
@@ -66,7 +67,7 @@ pub use outcome::{Answered, Observed, Outcome};
 pub use policies::PolicyComparison;
 pub use pool::Vacancy;
 pub use prompt::{PromptChunks, PromptText};
-pub use reported::{FeedReport, Ingested, Matching, Unit};
+pub use reported::{FeedReport, Ingested, Matching};
 #[doc(hidden)]
 pub use reported_view::ReportedView;
 pub use request::{Content, Request, Silence};
@@ -74,3 +75,4 @@ pub use router::{Config, HeldHead, Inspect, Peering, Router};
 pub use saved_state::{BadSavedState, SavedState};
 pub use scratch::{KeptCandidates, Scratch};
 pub use sharing::{PeerTask, Received, SharingView};
+pub use unit::Unit;

@@ -20,7 +20,6 @@ use crate::estimate::{EstimateTime, PromptOverlap, WorkerEstimate};
 use crate::presumed_shortfall::PresumedShortfall;
 use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::{PromptChunks, PromptText};
-use crate::reported::Unit;
 use crate::reported_overlap::{CachePrediction, PredictionWeights, ReportedOverlap, whole_blocks};
 use crate::reported_view::ReportedView;
 use crate::request::Request;
@@ -28,6 +27,7 @@ use crate::sampled_reuse::SampledReuse;
 use crate::scratch::Scratch;
 use crate::speculation::Speculations;
 use crate::token_rate::TokenRate;
+use crate::unit::Unit;
 
 /// One model's workers.
 #[derive(Default)]
@@ -279,7 +279,7 @@ impl OpenDecision<'_> {
         let cached_tokens = is_looked_up.then_some(self.state.candidates[chosen].overlap_tokens);
         let adapter_ms = self.state.candidates[chosen].estimate.adapter_ms;
         if let Some(adapter) = context.adapter {
-            context.fleet.use_adapter(worker.id, adapter);
+            context.fleet.use_adapter(worker.id, adapter, context.now);
         }
         let prompt_tokens = self.policy_request.prompt_tokens;
         let work = BookedWork {
@@ -305,7 +305,7 @@ impl OpenDecision<'_> {
             presumed: self.presume(worker.id, spans),
             worker,
             ticket: None,
-            loads_adapter: adapter_ms > 0.0,
+            loading_adapter: context.adapter.filter(|_| adapter_ms > 0.0),
             assignment_guard: None,
         }
     }
@@ -370,7 +370,7 @@ impl DecisionState {
             let WorkerEstimate { features, mut estimate } =
                 WorkerEstimate::of(&load, &forecast, &cost, found, at);
             if let Some(adapter) = input.context.adapter {
-                estimate.adapter_ms = fleet.adapter_load_ms(member.id, adapter);
+                estimate.adapter_ms = fleet.adapter_load_ms(member.id, adapter, *now);
             }
             member.features = features;
             self.longest_match = self.longest_match.max(found.overlap_tokens);
@@ -387,7 +387,7 @@ impl DecisionState {
             });
         }
         self.discount_common_prefix(fleet, *now);
-        self.rank(input.context.routers);
+        self.rank(input.context.routers, *now);
     }
 
     /// Sets `lacking_ms`: the time for a prefix that the other candidates hold and this one lacks.
@@ -414,10 +414,10 @@ impl DecisionState {
     }
 
     /// Sets `anywhere_ms` and `followers`, and notes the candidates with the lowest expected-TTFT cost.
-    fn rank(&mut self, routers: u32) {
+    fn rank(&mut self, routers: u32, now: Micros) {
         let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
         let anywhere_ms = works_ms.fold(f32::INFINITY, f32::min);
-        let followers_per_ms = self.demand.followers_per_ms(self.members.len(), routers);
+        let followers_per_ms = self.demand.followers_per_ms(self.members.len(), routers, now);
         self.next_best = NextBest::default();
         for (index, candidate) in self.candidates.iter_mut().enumerate() {
             candidate.estimate.anywhere_ms = anywhere_ms;

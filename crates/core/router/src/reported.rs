@@ -18,6 +18,7 @@ use crate::PromptText;
 use crate::family::Family;
 use crate::feed_check::{AwaitedPrompt, PromptSeen};
 use crate::reported_view::ReportedView;
+use crate::unit::Unit;
 
 /// Blocks that are converted and stored at once. Others that wait for a lock get it in between, and the buffers stay
 /// small.
@@ -38,25 +39,6 @@ pub struct Matching {
 enum Alphabet {
     Bytes(Arc<Vocabulary>),
     Tokens,
-}
-
-/// The unit in which prompts are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// A byte of text.
-    Byte,
-    /// A token, written as four bytes.
-    Token,
-}
-
-impl Unit {
-    /// Plural for lists and logs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Unit::Byte => "bytes",
-            Unit::Token => "tokens",
-        }
-    }
 }
 
 impl Matching {

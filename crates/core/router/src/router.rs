@@ -152,19 +152,19 @@ impl<P: Policy> Router<P> {
                 self.confirm_prompt(decision);
                 let guard = decision.assignment_guard.iter();
                 guard.for_each(|guard| guard.computed(decision.worker.id, at));
-                if decision.loads_adapter {
-                    self.learn_adapter_load(decision, at);
-                    self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Begun);
+                if let Some(adapter) = decision.loading_adapter {
+                    self.learn_adapter_load(decision, adapter, at);
+                    decision.booking.answered(&decision.worker, AnswerProgress::Begun);
                     return Observed::default();
                 }
                 decision.booking.first_token(at);
-                self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Begun);
+                decision.booking.answered(&decision.worker, AnswerProgress::Begun);
                 Observed { ejected_until: self.compare_first_token(decision, at), feedback: None }
             }
             Outcome::Ended { answered } => {
                 self.confirm_prompt(decision);
                 decision.assignment_guard.iter_mut().for_each(AssignmentGuard::answered);
-                self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Complete);
+                decision.booking.answered(&decision.worker, AnswerProgress::Complete);
                 let feedback = answered.map(|answered| self.feedback(decision, answered));
                 Observed { ejected_until: None, feedback }
             }
@@ -174,7 +174,7 @@ impl<P: Policy> Router<P> {
                 Observed::default()
             }
             Outcome::Refused => {
-                self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Complete);
+                decision.booking.answered(&decision.worker, AnswerProgress::Complete);
                 Observed::default()
             }
         }
@@ -249,12 +249,11 @@ impl<P: Policy> Router<P> {
 
     /// Learns the time of an adapter's load: what the first token took beyond its prediction without one. The latency model
     /// does not learn from it.
-    fn learn_adapter_load(&self, decision: &mut Decision, at: Micros) {
+    fn learn_adapter_load(&self, decision: &mut Decision, adapter: u64, at: Micros) {
         decision.booking.first_token_at_peer(at);
         let estimate = decision.candidate_records[0].as_ref().map(|chosen| chosen.numbers.estimate);
         let without_ms = estimate.map_or(0.0, |estimate| estimate.ttft_ms() - estimate.adapter_ms);
-        let took_ms = at.since(decision.made).0 as f32 / 1e3;
-        self.fleet.learn_adapter_load(decision.worker.id, took_ms - without_ms);
+        self.fleet.adapter_loaded(decision.worker.id, adapter, at, without_ms);
     }
 
     /// Compares a first token with its prediction. Returns the end of the ejection, if the worker is ejected

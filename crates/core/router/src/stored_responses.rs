@@ -1,17 +1,16 @@
 //! Which worker stores which response or conversation, and for whom.
 //!
 //! Engines keep what clients store in the memory of one process. A request that names a stored object must reach that
-//! process, and only with the key that made the object. Identifiers are hashes here. Above the limit the oldest entries
-//! are dropped: a conversation that goes on gets new identifiers with each response, so the order of creation is the
-//! order of use.
+//! process, and only with the key that made the object. Identifiers are hashes here. Above the limit the owner with the
+//! most entries loses the one that was used least recently: one tenant's responses do not push out another's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use warmroute_peers::StoredResponse;
 use warmroute_types::Packed;
 
-/// Entries that are kept. With the order of creation one takes about 150 bytes.
+/// Entries that are kept. With the order of use one takes about 150 bytes.
 pub(crate) const STORED_MAX: usize = 262_144;
 
 /// Encoded bytes of an entry.
@@ -23,10 +22,44 @@ pub(crate) struct StoredResponses(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
+    /// With the number of their last use.
     places: BTreeMap<u128, (u64, StoredResponse)>,
-    /// Identifiers in the order of their creation.
-    order: BTreeMap<u64, u128>,
+    /// Identifiers of each owner by their last use.
+    owners: BTreeMap<u64, BTreeMap<u64, u128>>,
+    /// Owners by the number of their entries.
+    sizes: BTreeSet<(usize, u64)>,
     next: u64,
+}
+
+impl Entries {
+    fn insert(&mut self, id: u128, stored: StoredResponse) {
+        let number = self.next;
+        self.next += 1;
+        self.places.insert(id, (number, stored));
+        self.change_owner(stored.owner, |uses| _ = uses.insert(number, id));
+    }
+
+    fn remove(&mut self, id: u128) -> Option<StoredResponse> {
+        let (number, stored) = self.places.remove(&id)?;
+        self.change_owner(stored.owner, |uses| _ = uses.remove(&number));
+        Some(stored)
+    }
+
+    /// The entry to drop for a new one.
+    fn least_deserving(&self) -> Option<u128> {
+        let (_, owner) = self.sizes.last()?;
+        self.owners.get(owner)?.values().next().copied()
+    }
+
+    fn change_owner(&mut self, owner: u64, change: impl FnOnce(&mut BTreeMap<u64, u128>)) {
+        let uses = self.owners.entry(owner).or_default();
+        self.sizes.remove(&(uses.len(), owner));
+        change(uses);
+        match uses.len() {
+            0 => _ = self.owners.remove(&owner),
+            len => _ = self.sizes.insert((len, owner)),
+        }
+    }
 }
 
 impl StoredResponses {
@@ -37,21 +70,21 @@ impl StoredResponses {
         if entries.places.contains_key(&id) {
             return false;
         }
-        let number = entries.next;
-        entries.next += 1;
-        entries.places.insert(id, (number, stored));
-        entries.order.insert(number, id);
+        entries.insert(id, stored);
         if entries.places.len() > STORED_MAX
-            && let Some((_, oldest)) = entries.order.pop_first()
+            && let Some(id) = entries.least_deserving()
         {
-            entries.places.remove(&oldest);
+            entries.remove(id);
         }
         true
     }
 
-    /// Where an object is stored.
+    /// Where an object is stored. It is in use, and is kept longer than others.
     pub fn find(&self, id: u128) -> Option<StoredResponse> {
-        self.0.lock().places.get(&id).map(|(_, stored)| *stored)
+        let mut entries = self.0.lock();
+        let stored = entries.remove(id)?;
+        entries.insert(id, stored);
+        Some(stored)
     }
 
     /// Number of known objects.
@@ -59,10 +92,14 @@ impl StoredResponses {
         self.0.lock().places.len()
     }
 
-    /// All entries, oldest first.
+    /// All entries, the least recently used first.
     pub fn all(&self) -> Vec<(u128, StoredResponse)> {
         let entries = self.0.lock();
-        entries.order.values().map(|id| (*id, entries.places[id].1)).collect()
+        let mut all: Vec<_> =
+            entries.places.iter().map(|(id, (number, stored))| (*number, *id, *stored)).collect();
+        drop(entries);
+        all.sort_unstable_by_key(|(number, ..)| *number);
+        all.into_iter().map(|(_, id, stored)| (id, stored)).collect()
     }
 }
 
@@ -100,6 +137,20 @@ mod tests {
         let known = StoredResponses::default();
         assert!(known.learn(1, stored(1)) && !known.learn(1, stored(2)));
         assert_eq!((known.find(1), known.find(2)), (Some(stored(1)), None));
+    }
+
+    #[test]
+    fn what_is_used_is_kept_and_one_tenant_drops_nothing_of_another() {
+        let known = StoredResponses::default();
+        known.learn(1, stored(1));
+        known.learn(2, stored(2));
+        for id in 10..(STORED_MAX as u128 + 1_000) {
+            known.learn(id, stored(2));
+            known.find(2);
+        }
+        assert_eq!(known.len(), STORED_MAX);
+        assert_eq!((known.find(1), known.find(2)), (Some(stored(1)), Some(stored(2))));
+        assert_eq!(known.find(10), None, "the greedy tenant's own");
     }
 
     #[test]

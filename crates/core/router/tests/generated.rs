@@ -206,7 +206,7 @@ fn tokenizer(name: &str) -> PathBuf {
     folder.join(format!("{name}.json"))
 }
 
-/// Prose that nobody edits: the figures stay what they are.
+/// Text without edits: the figures stay what they are.
 fn corpus() -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../LICENSE")).unwrap()
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use warmroute_types::{Address, BadUrl, redact_values};
 
-use crate::ListedWorker;
+use crate::{EventsEntry, ListedWorker};
 
 /// One `[[workers]]` table, in the configuration or in a watched file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,25 +20,6 @@ pub struct WorkerEntry {
     /// Its KV events endpoint, if the engine cannot be asked.
     #[serde(default, rename = "kv-events", skip_serializing_if = "Option::is_none")]
     pub kv_events: Option<EventsEntry>,
-}
-
-/// The KV events endpoint of an engine's first rank; each further rank uses the next port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    default,
-    deny_unknown_fields,
-    expecting = "a table such as { endpoint = \"tcp://*:5557\" }, or { endpoint = \"off\" }"
-)]
-pub struct EventsEntry {
-    /// `tcp://HOST:PORT`; a `*` means the worker's host. `bind` expects the engine at our own endpoint, `poll` polls
-    /// TensorRT-LLM over HTTP, `off` disables events for the engine.
-    pub endpoint: String,
-    /// The replay endpoint.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replay: Option<String>,
-    /// The topic of its messages, if it has one.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub topic: String,
 }
 
 /// Why a file of workers cannot be used.

@@ -10,12 +10,14 @@
 
 mod dns;
 mod entry;
+mod events_entry;
 mod file;
 mod kubernetes;
 mod worker_list;
 
 pub use dns::{BadDnsName, DnsName, watch_dns};
-pub use entry::{BadWorkers, EventsEntry, WorkerEntry, line_of, read_workers};
+pub use entry::{BadWorkers, WorkerEntry, line_of, read_workers};
+pub use events_entry::EventsEntry;
 pub use file::watch_file;
 pub use kubernetes::{
     BadAccess, BadPort, KubernetesAccess, KubernetesReport, KubernetesSource, KubernetesTarget, WorkerPort,

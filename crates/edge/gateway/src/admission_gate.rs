@@ -233,7 +233,7 @@ impl AdmissionGate {
                 return true;
             }
             // The waiter has just been dropped and cannot be woken, so its place goes to the next one.
-            self.admission.lock().end(now());
+            self.admission.lock().withdraw();
         }
     }
 }

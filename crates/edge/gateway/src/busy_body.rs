@@ -27,12 +27,17 @@ impl RequestCount {
         RequestGuard(Arc::clone(&self.0))
     }
 
+    /// Whether no request is in progress.
+    pub(crate) fn is_zero(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
     /// Returns when no request has been in progress for a while.
     pub(crate) async fn wait_idle(&self) {
         let mut idle = 0;
         while idle < CHECKS {
             tokio::time::sleep(CHECK_EVERY).await;
-            idle = if self.0.load(Ordering::Relaxed) == 0 { idle + 1 } else { 0 };
+            idle = if self.is_zero() { idle + 1 } else { 0 };
         }
     }
 }

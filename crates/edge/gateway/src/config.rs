@@ -7,8 +7,9 @@ use warmroute_prompt::PrefixRule;
 use warmroute_types::OptionValue;
 use warmroute_wire::Dialer;
 
-use crate::WorkerApi;
+use crate::Token;
 use crate::admission_gate::AdmissionConfig;
+use crate::cache_salt::CacheSalt;
 use crate::cached_tokens::CachedTokens;
 use crate::continuation::ContinueStreams;
 use crate::engine_fields::FieldPolicy;
@@ -64,6 +65,18 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// Idle connections kept per worker.
     pub idle_connections_max: usize,
+}
+
+/// Whether the client listener has the worker API.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum WorkerApi {
+    /// Only the admin listener has it.
+    #[default]
+    AdminOnly,
+    /// Requests with this token may use it.
+    WithToken(Token),
+    /// Every client may use it: the network is trusted.
+    Open,
 }
 
 impl Default for Config {
@@ -201,27 +214,6 @@ pub enum WorkerChoice {
     Ours,
     /// The header is obeyed, for tests and debugging.
     Clients,
-}
-
-/// Whose requests share the engines' caches. The salt is written into the body, where engines honour `cache_salt`, and
-/// into the router's own namespace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CacheSalt {
-    /// All requests share.
-    #[default]
-    Off,
-    /// Requests of one tenant (the keys with one name).
-    Key,
-    /// Requests of tenants with the same `cache-group`; a tenant without one is alone.
-    Group,
-}
-
-impl OptionValue for CacheSalt {
-    const VALUES: &'static [(CacheSalt, &'static str, &'static str)] = &[
-        (CacheSalt::Off, "off", "All requests share"),
-        (CacheSalt::Key, "key", "Only requests of keys with the same name share"),
-        (CacheSalt::Group, "group", "Only requests of keys with the same cache-group share"),
-    ];
 }
 
 /// Whether responses carry `x-warmroute-*` headers.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http::{Method, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 use warmroute_admission::TtftBudget;
@@ -32,10 +32,11 @@ use crate::request_log::RequestLog;
 use crate::response_body::ResponseBody;
 use crate::response_watch::Framing;
 use crate::routing;
+use crate::started_response::{StartedResponse, read_first_chunk};
 use crate::status_class::StatusClass;
 use crate::stored_objects;
 use crate::ttft_budget;
-use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
+use crate::upstream::{Upstream, UpstreamError};
 use crate::upstream_body::UpstreamBody;
 use crate::write_stall::ResponseDeadline;
 use crate::{Config, DecisionHeaders, headers};
@@ -78,13 +79,6 @@ pub(crate) struct Dispatch {
     log: RequestLog,
 }
 
-/// A worker's response up to its first body chunk.
-pub(crate) struct StartedResponse {
-    head: Response<()>,
-    pub(crate) response: UpstreamResponse,
-    pub(crate) first: Option<bytes::Bytes>,
-}
-
 impl Dispatch {
     /// Reads a request and waits for its admission.
     pub(crate) async fn receive(
@@ -109,20 +103,21 @@ impl Dispatch {
             (entry.model, entry.prompt_tokens) =
                 (intake.request.model.clone(), Some(intake.request.prompt_tokens));
         });
-        if let Some(parsed) = Arc::get_mut(&mut intake.request) {
-            stored_objects::settle(parsed, gateway, &parts.method, parts.uri.path(), tenant).await?;
-        }
+        // Only this future has the request yet.
+        let parsed = Arc::get_mut(&mut intake.request).ok_or(GatewayError::NotReady)?;
+        stored_objects::settle(parsed, gateway, &parts.method, parts.uri.path(), tenant).await?;
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
         let avoid = routing::all_but_stored(gateway, &intake.request);
         let queue = log.begin_queue();
-        let ttft_budget = ttft_budget::ttft_budget(gateway, &config, &parts.headers, tenant)?;
+        let ttft_budget = permit::ttft_budget(gateway, &config.admission, &parts.headers, tenant)?;
         let (admission, request_headers) = (&config.admission, &parts.headers);
         let permit =
             permit::admit(gateway, admission, request_headers, tenant, &intake.request, ttft_budget, &avoid)
                 .await;
         let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
-        if let RequestBody::Buffered(body) = &intake.body {
-            gateway.prefixes.observe(body, &intake.request, api, received);
+        if let (RequestBody::Buffered(body), Some(source)) = (&intake.body, intake.request.prompt_source(api))
+        {
+            gateway.prefixes.observe(body, source, received);
         }
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
@@ -161,15 +156,7 @@ impl Dispatch {
                 },
                 Err(refusal) => return self.give_up(refusal),
             };
-            self.permit.iter_mut().for_each(Permit::mark_routed);
-            let request_id = self.headers.get(headers::REQUEST_ID);
-            let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
-            let mut attempt =
-                Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
-            attempt.set_ttft_due(self.ttft_budget.map(|budget| budget.due));
-            attempt.span.inject(&mut self.headers);
-            let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
-            let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
+            let (attempt, upstream) = self.begin_attempt(decision)?;
             match self.try_worker(&upstream, &attempt.decision.worker).await {
                 Ok(started) => {
                     if let Some((head, relay)) = self.accept_or_retry(attempt, upstream, started).await {
@@ -184,6 +171,20 @@ impl Dispatch {
                 return self.give_up(GatewayError::NotReady);
             }
         }
+    }
+
+    /// Begins an attempt at the chosen worker.
+    fn begin_attempt(&mut self, decision: Decision) -> Result<(Attempt, Arc<Upstream>), GatewayError> {
+        self.permit.iter_mut().for_each(Permit::mark_routed);
+        let request_id = self.headers.get(headers::REQUEST_ID);
+        let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
+        let mut attempt =
+            Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
+        attempt.set_ttft_due(self.ttft_budget.map(|budget| budget.due));
+        attempt.span.inject(&mut self.headers);
+        let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
+        let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
+        Ok((attempt, upstream))
     }
 
     /// Whether to wait for a worker instead of refusing the request. A worker that vanished between admission and routing
@@ -512,17 +513,6 @@ impl Drop for Dispatch {
         self.intake.release_body();
         drop(self.permit.take());
     }
-}
-
-/// Waits for the first body chunk. Some servers send the response head before they start to compute.
-async fn read_first_chunk(
-    (head, mut response): (Response<()>, UpstreamResponse),
-) -> Result<StartedResponse, UpstreamError> {
-    if head.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(UpstreamError::Upgrade);
-    }
-    let first = response.next_chunk().await.transpose()?;
-    Ok(StartedResponse { head, response, first })
 }
 
 fn end_marker_of(headers: &HeaderMap) -> EndMarker {

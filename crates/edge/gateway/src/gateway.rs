@@ -14,21 +14,19 @@ use warmroute_types::{Address, Micros};
 use crate::admission_gate::{AdmissionGate, Waiter};
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::body_budget::BodyMemory;
-use crate::console::Console;
+use crate::clock::EPOCH;
+use crate::console::state::Console;
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::history::History;
 use crate::keys::{Keys, Tenant};
+use crate::log_throttles::LogThrottles;
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
 use crate::prefix_observer::PrefixObserver;
-use crate::request_log::LogThrottles;
 use crate::upstream::Upstreams;
 use crate::worker_texts::WorkerTexts;
 use crate::{Config, ConfigError};
-
-/// The router's time at process start. It is far above zero because restored state carries earlier times.
-pub(crate) const EPOCH: Micros = Micros::from_secs(365 * 86_400);
 
 /// The gateway: a router, connections to its workers, settings and metrics.
 pub struct Gateway {

@@ -8,7 +8,7 @@ use warmroute_prompt::BadJson;
 use warmroute_router::NoRoute;
 use warmroute_types::Micros;
 
-use crate::stored_objects::StoredReference;
+use crate::stored_reference::StoredReference;
 use crate::upstream::UpstreamError;
 
 /// `Retry-After` when no worker is ready or body memory is full. Health checks run about this often, and bodies are
@@ -53,6 +53,12 @@ pub(crate) enum GatewayError {
         .0.kind.title().to_lowercase(), .0.id
     )]
     StoredNotReady(StoredReference),
+    #[error(
+        "The {} with id '{}' is stored by another worker than the other object that the request names. \
+         Send the whole conversation in `input`",
+        .0.kind.title().to_lowercase(), .0.id
+    )]
+    StoredApart(StoredReference),
     #[error("The field `{0}` steers engines and is not allowed for this key; remove it")]
     FieldRefused(&'static str),
     #[error("The request's head is ambiguous: {0}")]
@@ -72,10 +78,11 @@ pub(crate) enum GatewayError {
     #[error("Timed out in the admission queue after {} s; try again in {retry_after_s} s", seconds(*waited))]
     QueueTimeout { waited: Micros, retry_after_s: u32 },
     #[error(
-        "The first token is expected after {} s, and the budget of {} s cannot be met; try again in {retry_after_s} s",
-        seconds_exact(*expected), seconds_exact(*budget)
+        "The first token is expected after {}; with a budget of {} only up to {} can be promised. Try again in \
+         {retry_after_s} s, or with a larger budget",
+        time_text(*expected), time_text(*budget), time_text(*accepted)
     )]
-    TtftBudget { expected: Micros, budget: Micros, retry_after_s: u32 },
+    TtftBudget { expected: Micros, accepted: Micros, budget: Micros, retry_after_s: u32 },
     #[error("Its turn in the admission queue would come after {} s, too late; try again in {retry_after_s} s", seconds(*wait))]
     QueueTooLate { wait: Micros, retry_after_s: u32 },
     #[error(
@@ -115,9 +122,12 @@ fn seconds(time: Micros) -> f64 {
     (time.as_secs_f64() * 10.0).round() / 10.0
 }
 
-/// Seconds with at most three digits after the point.
-fn seconds_exact(time: Micros) -> f64 {
-    (time.as_secs_f64() * 1e3).round() / 1e3
+/// A time with its unit: `5.6 ms`, `1.25 s`.
+fn time_text(time: Micros) -> String {
+    match time.as_millis_f64() {
+        ms if ms < 1_000.0 => format!("{} ms", (ms * 10.0).round() / 10.0),
+        ms => format!("{} s", (ms / 10.0).round() / 100.0),
+    }
 }
 
 fn unit_of(limit: Limit) -> &'static str {
@@ -227,6 +237,7 @@ impl GatewayError {
             GatewayError::UnknownWorker(_) => "unknown_worker",
             GatewayError::StoredNotFound(_) => "response_not_found",
             GatewayError::StoredLost(_) => "response_lost",
+            GatewayError::StoredApart(_) => "responses_apart",
             GatewayError::AmbiguousHead(_) => "ambiguous_head",
             GatewayError::FieldRefused(_) => "field_not_allowed",
             GatewayError::HeadTooLarge { .. } => "head_too_large",
@@ -256,6 +267,7 @@ impl GatewayError {
         match self {
             GatewayError::Unauthorized => StatusCode::UNAUTHORIZED,
             GatewayError::BadJson { .. }
+            | GatewayError::StoredApart(_)
             | GatewayError::BrokenBody
             | GatewayError::AmbiguousHead(_)
             | GatewayError::BadTtftBudget
@@ -338,9 +350,9 @@ impl GatewayError {
     /// The request's field that is wrong, if it is one.
     fn param(&self) -> Option<&'static str> {
         match self {
-            GatewayError::StoredNotFound(reference) | GatewayError::StoredLost(reference) => {
-                Some(reference.kind.param())
-            }
+            GatewayError::StoredNotFound(reference)
+            | GatewayError::StoredLost(reference)
+            | GatewayError::StoredApart(reference) => Some(reference.kind.param()),
             _ => None,
         }
     }

@@ -19,8 +19,8 @@ use prometheus_client::metrics::counter::Counter;
 use warmroute_admission::{Class, Limits};
 use warmroute_types::{Micros, OptionValue};
 
+use crate::cache_salt::CacheSalt;
 use crate::cached_tokens::CachedTokens;
-use crate::config::CacheSalt;
 use crate::engine_fields::FieldRules;
 use crate::tenant_tokens::TenantTokens;
 use crate::token::{Digest, bearer, digest, is_same};

@@ -1,13 +1,17 @@
 //! Limits of a listener: connections, and the time that clients may take.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use warmroute_wire::Acceptor;
 
-use crate::silent_connections::SilentConnections;
+use crate::open_connections::OpenConnections;
+
+/// How often the log says that all slots are in use.
+const LOG_FULL_EVERY: Duration = Duration::from_secs(10);
 
 /// The limits of a listener.
 #[derive(Clone)]
@@ -18,7 +22,9 @@ pub(crate) struct ListenerLimits {
     /// The timeouts for a new connection. A function, because a reload may change them.
     pub(crate) timeouts: Arc<dyn Fn() -> ClientTimeouts + Send + Sync>,
     pub(crate) acceptor: Acceptor,
-    pub(crate) silent: SilentConnections,
+    pub(crate) connections: OpenConnections,
+    /// When the log last said that all slots are in use.
+    pub(crate) full_logged: Arc<Mutex<Option<Instant>>>,
 }
 
 /// How long a client may take.
@@ -37,19 +43,32 @@ impl ListenerLimits {
         timeouts: impl Fn() -> ClientTimeouts + Send + Sync + 'static,
     ) -> ListenerLimits {
         let slots = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
-        let (timeouts, silent) = (Arc::new(timeouts), SilentConnections::default());
-        ListenerLimits { slots, open: Gauge::default(), timeouts, acceptor, silent }
+        let (timeouts, connections) = (Arc::new(timeouts), OpenConnections::default());
+        let (open, full_logged) = Default::default();
+        ListenerLimits { slots, open, timeouts, acceptor, connections, full_logged }
     }
 
-    /// Waits for a free slot. A silent connection gives way if there is one; otherwise further connections wait in the
-    /// kernel's accept queue at no cost.
+    /// Waits for a free slot. A connection that is silent or between two requests gives way if there is one; otherwise
+    /// further connections wait in the kernel's accept queue at no cost.
     pub(crate) async fn acquire_slot(&self) -> ConnectionSlot {
-        if self.slots.available_permits() == 0 {
-            self.silent.evict_one();
+        if self.slots.available_permits() == 0 && !self.connections.evict_one() {
+            self.log_full();
         }
         let permit = Arc::clone(&self.slots).acquire_owned().await;
         self.open.inc();
         ConnectionSlot { _permit: permit.expect("the semaphore is never closed"), open: self.open.clone() }
+    }
+
+    fn log_full(&self) {
+        let mut logged = self.full_logged.lock();
+        if logged.is_none_or(|at| at.elapsed() > LOG_FULL_EVERY) {
+            *logged = Some(Instant::now());
+            let connections = self.open.get();
+            tracing::warn!(
+                connections,
+                "all client connections are in use; further clients wait to be accepted"
+            );
+        }
     }
 }
 

@@ -10,11 +10,13 @@ use warmroute_record::Sketch;
 use warmroute_router::{Content, PromptText, Request, Silence};
 use warmroute_types::{Delivery, WorkerId};
 
+use crate::cache_salt::honours_salt;
 use crate::cached_tokens::CachedTokens;
 use crate::gateway::Gateway;
 use crate::keys::Tenant;
+use crate::prefix_observer::PromptSource;
 use crate::prompt_keys::PromptKeys;
-use crate::stored_objects::StoredUse;
+use crate::stored_use::StoredUse;
 use crate::tenant_tokens::TenantTokens;
 use crate::upstream_body::BufferedBody;
 use crate::{Config, UsageInjection};
@@ -104,6 +106,13 @@ impl Default for ParsedRequest {
 }
 
 impl ParsedRequest {
+    /// Where its prompt comes from. A prompt that continues a stored one, or several prompts, cannot be compared.
+    pub(crate) fn prompt_source(&self, api: Api) -> Option<PromptSource<'_>> {
+        let (model, cache_salt) = (self.model.as_deref(), self.cache_salt.as_deref());
+        let source = PromptSource { api, model, session: self.session, cache_salt };
+        (api != Api::Other && self.is_one_prompt).then_some(source)
+    }
+
     /// Parses a request from its body and headers.
     pub(crate) async fn parse(body: &Body<'_>, context: ParseContext<'_>) -> ParsedRequest {
         let ParseContext { api, headers, gateway, config, tenant, usage } = context;
@@ -267,11 +276,6 @@ pub(crate) fn should_inject_usage(body: &Body<'_>, api: Api, demand: UsageDemand
             UsageDemand::IfUnset => body.stream_options().is_none(),
             UsageDemand::Always => !client_requests_usage(body),
         }
-}
-
-/// Whether engines read `cache_salt` in this API.
-pub(crate) fn honours_salt(api: Api) -> bool {
-    matches!(api, Api::Chat | Api::Completions | Api::Responses)
 }
 
 /// The place after the opening brace, where a field fits.

@@ -22,6 +22,7 @@ use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
 use crate::parsed_request::ParsedRequest;
 use crate::routing;
+use crate::ttft_budget;
 
 /// An admitted request. Dropping it ends the request: it settles the rate limits and admits the next one.
 pub(crate) struct Permit {
@@ -43,6 +44,19 @@ struct Admitted {
     place: AdmissionPosition,
     /// Latest time until which the request may wait, also if it has to queue again.
     deadline: Micros,
+}
+
+/// The request's budget for its time to first token, if it has one. It begins now.
+pub(crate) fn ttft_budget(
+    gateway: &Gateway,
+    config: &AdmissionConfig,
+    headers: &HeaderMap,
+    tenant: Option<&Tenant>,
+) -> Result<Option<TtftBudget>, GatewayError> {
+    let of_key = tenant.and_then(|tenant| tenant.ttft_budget);
+    let budget = ttft_budget::ttft_budget(headers, of_key, config.ttft_budget.into())?;
+    let class = || gateway.admission_gate.class_of(config, headers, tenant);
+    Ok(budget.map(|budget| TtftBudget::new(class(), budget, gateway.now())))
 }
 
 /// Admits a request, after waiting in the queue if necessary for a worker outside `avoid`. Returns `None` if nothing is
@@ -107,7 +121,9 @@ fn in_terms_of(
     let after_admission = budget.due.since(ask.due.unwrap_or(budget.due));
     let spent = (gateway.now() + budget.budget).since(budget.due);
     let expected = spent + *wait + after_admission;
-    GatewayError::TtftBudget { expected, budget: budget.budget, retry_after_s: *retry_after_s }
+    // The queue accepts what begins in time.
+    let accepted = budget.budget;
+    GatewayError::TtftBudget { expected, accepted, budget: budget.budget, retry_after_s: *retry_after_s }
 }
 
 async fn enter_or_queue(
@@ -131,7 +147,7 @@ async fn enter_or_queue(
     let waiter = Waiter { model: request.model.clone(), avoid: avoid.to_vec(), wake };
     let (place, wait) = {
         let mut admission = gate.admission.lock();
-        let wait = admission.expected_wait(&ask);
+        let wait = admission.expected_wait(&ask, now);
         (admission.wait_until(ask, waiter, deadline, now), wait)
     };
     let _counted = awaits_worker.then(|| gate.await_worker(model));
@@ -211,7 +227,7 @@ impl Drop for QueueGuard<'_> {
         // request.
         self.woken.close();
         if self.woken.try_recv().is_ok() {
-            self.gateway.admission_gate.admission.lock().end(self.gateway.now());
+            self.gateway.admission_gate.admission.lock().withdraw();
             self.gateway.admit_next();
         }
     }
@@ -290,7 +306,7 @@ impl Drop for Permit {
         if let Some(admitted) = self.admitted {
             let mut admission = gate.admission.lock();
             admission.correct(admitted.place, self.charged_tokens);
-            admission.end(self.gateway.now());
+            admission.end(admitted.place, self.gateway.now());
             drop(admission);
             self.gateway.admit_next();
         }

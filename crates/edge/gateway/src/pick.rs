@@ -18,7 +18,6 @@ use crate::body_budget::BodyBudget;
 use crate::gateway::Gateway;
 use crate::headers;
 use crate::permit::Permit;
-use crate::pick_intake::ResponseSight;
 use crate::response_watch::{Framing, ResponseWatch};
 use crate::status_class::StatusClass;
 use crate::upstream::Upstream;
@@ -41,6 +40,15 @@ pub struct HeaderChanges {
     pub set: Vec<(HeaderName, HeaderValue)>,
     /// Headers to remove.
     pub remove: Vec<HeaderName>,
+}
+
+/// Whether the response of a request will be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseSight {
+    /// The proxy reports the response: its first token and its end are known.
+    Seen,
+    /// The proxy does not. The end of the request is estimated.
+    Unseen,
 }
 
 /// A chosen worker.

@@ -21,15 +21,16 @@ use warmroute_types::{Delivery, Micros, WorkerId};
 
 use crate::attempt::Attempt;
 use crate::body_budget::BodyBudget;
+use crate::client_path::is_client_path;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::intake::BodyDeadline;
 use crate::keys::Tenant;
 use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand};
 use crate::permit::{self, Permit};
-use crate::pick::Pick;
+use crate::pick::{Pick, ResponseSight};
 use crate::request_log::RequestLog;
-use crate::server::{is_client_path, report_refusal};
+use crate::server::report_refusal;
 use crate::stored_objects;
 use crate::ttft_budget;
 use crate::upstream::Upstream;
@@ -58,15 +59,6 @@ pub enum BodyNeed {
     Whole,
     /// Its first part: the body is not JSON. The rest may be large and is not kept.
     Start,
-}
-
-/// Whether the response of a request will be seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponseSight {
-    /// The proxy reports the response: its first token and its end are known.
-    Seen,
-    /// The proxy does not. The end of the request is estimated.
-    Unseen,
 }
 
 /// A refused request, and the response that its client gets.
@@ -222,7 +214,7 @@ impl PickIntake {
         avoid.extend(routing::all_but_stored(gateway, &request));
         let (gateway, headers) = (&self.gateway, &self.head.headers);
         let admission = &self.config.admission;
-        let budget = ttft_budget::ttft_budget(gateway, &self.config, headers, tenant.as_deref())?;
+        let budget = permit::ttft_budget(gateway, admission, headers, tenant.as_deref())?;
         let mut permit =
             permit::admit(gateway, admission, headers, tenant.as_deref(), &request, budget, &avoid).await?;
         let routed = self.route(&request, &mut permit, &mut avoid).await;
@@ -231,7 +223,9 @@ impl PickIntake {
             ttft_budget::check(budget, routing::expected_ttft_of(&decision), gateway.now())?;
         }
         permit.iter_mut().for_each(Permit::mark_routed);
-        gateway.prefixes.observe(&body, &request, self.api, self.received);
+        if let Some(source) = request.prompt_source(self.api) {
+            gateway.prefixes.observe(&body, source, self.received);
+        }
         let request_id = headers.get(headers::REQUEST_ID);
         // The proxy that forwards the request has its own access log.
         let (log, drain) = (RequestLog::default(), &self.drain);

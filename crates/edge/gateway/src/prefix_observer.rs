@@ -15,7 +15,6 @@ use warmroute_prompt::{Api, Body};
 use warmroute_types::Micros;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::parsed_request::ParsedRequest;
 use crate::random::random;
 use crate::upstream_body::BufferedBody;
 
@@ -28,6 +27,15 @@ const BYTES_PER_S_MAX: u64 = 1 << 20;
 
 /// Larger bodies are not observed.
 const BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Where a prompt comes from. Prompts of one model, session and salt are compared.
+#[derive(Clone, Copy)]
+pub(crate) struct PromptSource<'a> {
+    pub(crate) api: Api,
+    pub(crate) model: Option<&'a str>,
+    pub(crate) session: Option<u64>,
+    pub(crate) cache_salt: Option<&'a str>,
+}
 
 /// Observes the prefixes of prompts.
 pub(crate) struct PrefixObserver {
@@ -69,12 +77,8 @@ impl Default for PrefixObserver {
 }
 
 impl PrefixObserver {
-    /// Passes a request on. Never waits.
-    pub(crate) fn observe(&self, body: &BufferedBody, request: &ParsedRequest, api: Api, now: Micros) {
-        // A prompt that continues a stored one, or several prompts, cannot be compared.
-        if api == Api::Other || !request.is_one_prompt {
-            return;
-        }
+    /// Passes the prompt of a request on. Never waits.
+    pub(crate) fn observe(&self, body: &BufferedBody, prompt: PromptSource<'_>, now: Micros) {
         let len = body.len();
         if len > BODY_BYTES_MAX || !self.has_room(len, now) {
             self.skipped.fetch_add(1, Relaxed);
@@ -82,10 +86,10 @@ impl PrefixObserver {
         }
         let observed = ObservedPrompt {
             body: body.clone(),
-            model: request.model.as_deref().unwrap_or("-").into(),
-            api,
-            session: request.session,
-            salt: request.cache_salt.as_deref().map_or(0, |salt| xxh3_64(salt.as_bytes())),
+            model: prompt.model.unwrap_or("-").into(),
+            api: prompt.api,
+            session: prompt.session,
+            salt: prompt.cache_salt.map_or(0, |salt| xxh3_64(salt.as_bytes())),
             at: now,
         };
         let thread = self.thread.get_or_init(|| self.start());
@@ -167,15 +171,11 @@ mod tests {
     #[test]
     fn what_is_observed_in_a_second_is_bounded() {
         let observer = PrefixObserver::default();
-        let request = ParsedRequest { is_one_prompt: true, ..ParsedRequest::default() };
+        let source = PromptSource { api: Api::Completions, model: None, session: None, cache_salt: None };
         let body = body(&format!("{{\"prompt\":\"{}\"}}", "word ".repeat(200_000)));
         let enough = BYTES_PER_S_MAX as usize / body.len() + 1;
-        (0..enough + 5)
-            .for_each(|_| observer.observe(&body, &request, Api::Completions, Micros::from_secs(9)));
+        (0..enough + 5).for_each(|_| observer.observe(&body, source, Micros::from_secs(9)));
         assert_eq!(observer.skipped(), 5);
         assert!(observer.has_room(body.len(), Micros::from_secs(10)), "the next second");
-        let other = ParsedRequest::default();
-        observer.observe(&body, &other, Api::Completions, Micros::from_secs(9));
-        assert_eq!(observer.skipped(), 5, "several prompts are no prompt");
     }
 }

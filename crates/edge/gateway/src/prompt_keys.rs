@@ -8,9 +8,9 @@ use warmroute_prompt::{Api, Body, CHUNK_BYTES, ChunkSizes, Chunks};
 use warmroute_router::{Content, PromptChunks, PromptText, Unit};
 
 use crate::alignments::FamilyMatching;
+use crate::cache_salt::honours_salt;
 use crate::gateway::Gateway;
 use crate::matching::{RenderError, RenderedPrompt};
-use crate::parsed_request::honours_salt;
 
 /// A thread's chunk buffer is freed after a prompt larger than this.
 const CHUNKS_BYTES_MAX: usize = 1 << 20;

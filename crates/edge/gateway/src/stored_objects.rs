@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use http::Method;
 use tokio::time::{Instant, sleep};
-use warmroute_prompt::{Api, Body};
+use warmroute_prompt::Api;
 use warmroute_types::WorkerId;
 
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
 use crate::parsed_request::ParsedRequest;
+use crate::stored_reference::{CONVERSATIONS, StoredKind, StoredReference, reference_in_path};
 use crate::token::digest;
 
 /// How long a request waits for peers to tell about an object that was just made at another router.
@@ -28,95 +29,6 @@ const PEERS_WAIT_MAX: Duration = Duration::from_millis(300);
 
 /// How often it looks.
 const PEERS_WAIT_STEP: Duration = Duration::from_millis(10);
-
-/// Paths under which stored objects are.
-const RESPONSES: &str = "/v1/responses/";
-const CONVERSATIONS: &str = "/v1/conversations";
-
-/// A kind of stored object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoredKind {
-    Response,
-    Conversation,
-}
-
-impl StoredKind {
-    /// The kind's name at the start of a sentence.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            StoredKind::Response => "Response",
-            StoredKind::Conversation => "Conversation",
-        }
-    }
-
-    /// The field of error objects that names the identifier.
-    pub(crate) fn param(self) -> &'static str {
-        match self {
-            StoredKind::Response => "response_id",
-            StoredKind::Conversation => "conversation_id",
-        }
-    }
-}
-
-/// An object that a request names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StoredReference {
-    pub(crate) kind: StoredKind,
-    pub(crate) id: String,
-}
-
-/// What a request has to do with stored objects.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct StoredUse {
-    /// The object that the request continues, reads or changes.
-    reference: Option<StoredReference>,
-    /// The client forbids to store the response.
-    forbids_storing: bool,
-    /// The kind and the owner of what the response stores; `None` if it stores nothing.
-    pub(crate) stores: Option<(StoredKind, u64)>,
-    /// The worker that has the object.
-    pub(crate) worker: Option<WorkerId>,
-}
-
-impl StoredUse {
-    /// What a body says.
-    pub(crate) fn of_body(body: &Body<'_>) -> StoredUse {
-        let named = |kind, id: Option<std::borrow::Cow<'_, [u8]>>| {
-            let id = String::from_utf8_lossy(&id?).into_owned();
-            Some(StoredReference { kind, id })
-        };
-        let response = named(StoredKind::Response, body.previous_response());
-        let reference = response.or_else(|| named(StoredKind::Conversation, body.conversation()));
-        StoredUse { reference, forbids_storing: body.forbids_storing(), stores: None, worker: None }
-    }
-
-    /// A refusal of the request, in words of the object whose worker was needed.
-    pub(crate) fn explain(&self, refusal: GatewayError) -> GatewayError {
-        match (refusal, &self.reference, self.worker) {
-            (GatewayError::NotReady | GatewayError::WorkersFull, Some(reference), Some(_)) => {
-                GatewayError::StoredNotReady(reference.clone())
-            }
-            (refusal, ..) => refusal,
-        }
-    }
-}
-
-/// Whether the path belongs to a stored object, or to all of them. Escapes in such a path are refused: engines decode
-/// them, and identifiers need none.
-pub(crate) fn is_stored_path(path: &str) -> bool {
-    path.starts_with(RESPONSES) || path == CONVERSATIONS || path.starts_with("/v1/conversations/")
-}
-
-/// The object that a path names. `POST /v1/responses/compact` and similar calls name none.
-fn reference_in_path(method: &Method, path: &str) -> Option<StoredReference> {
-    let (kind, rest) = match path.strip_prefix(RESPONSES) {
-        Some(rest) => (StoredKind::Response, rest),
-        None => (StoredKind::Conversation, path.strip_prefix(CONVERSATIONS)?.strip_prefix('/')?),
-    };
-    let (id, is_whole) = rest.split_once('/').map_or((rest, true), |(id, _)| (id, false));
-    let is_call = kind == StoredKind::Response && is_whole && *method == Method::POST;
-    (!is_call).then(|| StoredReference { kind, id: id.to_owned() })
-}
 
 /// The hash of an identifier, the same on every router.
 pub(crate) fn hash_of(kind: StoredKind, id: &str) -> u128 {
@@ -136,7 +48,7 @@ fn owner_of(tenant: Option<&Tenant>) -> u64 {
     u64::from_le_bytes(half).max(1)
 }
 
-/// Completes what is known about a request's stored objects: the worker that has the one it names, and the owner of
+/// Completes what is known about a request's stored objects: the worker that has those it names, and the owner of
 /// what it stores. Refuses a request for an object that its tenant does not have.
 pub(crate) async fn settle(
     request: &mut ParsedRequest,
@@ -157,13 +69,20 @@ pub(crate) async fn settle(
         return if tenant.is_some() { Err(GatewayError::UnknownPath(path.to_owned())) } else { Ok(()) };
     }
     if let Some(reference) = reference_in_path(method, path) {
-        request.stored.reference = Some(reference);
+        // Fields of the body may name others, and the tenant must have all of them.
+        request.stored.references.push(reference);
     } else if matches!(Api::of_path(path), Api::Chat | Api::Completions | Api::Messages) {
         // These APIs do not know the fields.
-        request.stored.reference = None;
+        request.stored.references.clear();
     }
-    if let Some(reference) = &request.stored.reference {
-        request.stored.worker = find(gateway, reference, tenant).await?;
+    for reference in &request.stored.references {
+        let worker = find(gateway, reference, tenant).await?;
+        match (worker, request.stored.worker) {
+            (Some(worker), Some(other)) if worker != other => {
+                return Err(GatewayError::StoredApart(reference.clone()));
+            }
+            (worker, other) => request.stored.worker = other.or(worker),
+        }
     }
     Ok(())
 }
@@ -222,17 +141,5 @@ mod tests {
         ] {
             assert_eq!(found(method, path), expected, "{path}");
         }
-    }
-
-    #[test]
-    fn a_body_names_the_response_before_the_conversation() {
-        let of = |json: &str| {
-            let used = StoredUse::of_body(&Body::read(json.as_bytes()).unwrap());
-            used.reference.map(|reference| (reference.kind, reference.id))
-        };
-        let both = r#"{"conversation":"c","previous_response_id":"r"}"#;
-        assert_eq!(of(both), Some((StoredKind::Response, "r".to_owned())));
-        assert_eq!(of(r#"{"conversation":{"id":"c"}}"#), Some((StoredKind::Conversation, "c".to_owned())));
-        assert_eq!(of("{}"), None);
     }
 }

@@ -10,10 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use warmroute_admission::{TooLate, TtftBudget};
 use warmroute_types::Micros;
 
-use crate::Config;
-use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
-use crate::keys::Tenant;
 
 /// The request header with the budget in milliseconds.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-warmroute-ttft-budget-ms");
@@ -23,24 +20,21 @@ const BUDGET_MS_MAX: u64 = 86_400_000;
 
 /// The budget of a request: of its header, its key or the settings, the first that is there.
 pub(crate) fn ttft_budget(
-    gateway: &Gateway,
-    config: &Config,
     headers: &HeaderMap,
-    tenant: Option<&Tenant>,
-) -> Result<Option<TtftBudget>, GatewayError> {
+    of_key: Option<Micros>,
+    usual: Micros,
+) -> Result<Option<Micros>, GatewayError> {
     let own = headers.get(HEADER).map(read).transpose()?;
-    let of_key = tenant.and_then(|tenant| tenant.ttft_budget);
-    let budget: Micros = own.or(of_key).unwrap_or(config.admission.ttft_budget.into());
-    let class = gateway.admission_gate.class_of(&config.admission, headers, tenant);
-    Ok((budget > Micros::ZERO).then(|| TtftBudget::new(class, budget, gateway.now())))
+    Ok(Some(own.or(of_key).unwrap_or(usual)).filter(|budget| *budget > Micros::ZERO))
 }
 
 /// Refuses a request whose first token is expected too late.
 pub(crate) fn check(budget: TtftBudget, expected_ttft: Micros, now: Micros) -> Result<(), GatewayError> {
-    let TtftBudget { budget: allowed, .. } = budget;
-    let refusal = |TooLate { expected, retry_after_s }| GatewayError::TtftBudget {
+    let TtftBudget { budget: whole, .. } = budget;
+    let refusal = |TooLate { expected, accepted, retry_after_s }| GatewayError::TtftBudget {
         expected,
-        budget: allowed,
+        accepted,
+        budget: whole,
         retry_after_s,
     };
     budget.check(expected_ttft, now).map_err(refusal)

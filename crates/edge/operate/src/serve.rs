@@ -1,5 +1,6 @@
 //! One process from its start to its end: signals, handover, drain.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -196,9 +197,12 @@ async fn end<C: ConfigReader>(
 pub fn announce<C: ConfigReader>(service: &Service<C>) {
     let [clients, operators] = service.schemes;
     let picker = service.picker.map(|picker| format!(r#","picker":"{picker}""#)).unwrap_or_default();
-    println!(
+    // Nothing depends on a reader.
+    _ = writeln!(
+        std::io::stdout(),
         r#"{{"listening":"{clients}://{}","admin":"{operators}://{}"{picker}}}"#,
-        service.listening, service.admin
+        service.listening,
+        service.admin
     );
 }
 
@@ -206,14 +210,20 @@ pub fn announce<C: ConfigReader>(service: &Service<C>) {
 pub struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
+    /// Handled, so that a file which reaches the process's limit gives an error and does not end the process.
+    _file_size: Signal,
 }
+
+/// SIGXFSZ, on all Linux architectures but Alpha and MIPS.
+const FILE_SIZE: i32 = 25;
 
 impl StopSignals {
     /// Installs the signal handlers.
     pub fn listen() -> anyhow::Result<StopSignals> {
         let terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-        Ok(StopSignals { terminate, interrupt })
+        let _file_size = signal(SignalKind::from_raw(FILE_SIZE)).context("cannot listen for SIGXFSZ")?;
+        Ok(StopSignals { terminate, interrupt, _file_size })
     }
 
     /// Returns at the next signal.

@@ -7,7 +7,7 @@
 //!                                              bounded queue ──▶ exporter task ──▶ collector
 //! ```
 //!
-//! This crate knows what a span is and how a collector gets it. What a request's spans contain is the gateway's business
+//! This crate knows what a span is and how a collector gets it. The gateway decides what a request's spans contain
 //! (`gateway/src/request_spans.rs`). A collector that is slow or down costs spans, which are counted, and nothing else.
 
 mod config;

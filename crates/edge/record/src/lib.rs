@@ -24,5 +24,6 @@ mod writer;
 pub use access_log::{AccessEntry, AccessLog, AccessLogConfig, AccessLogError, LineFormat, LogTarget};
 pub use earlier_files::EARLIER_FILES_MAX;
 pub use entry::{ModelNames, TraceEntry};
-pub use recorder::{BYTES_MAX_LEAST, Config, Counts, RecordError, Recorder};
+pub use recorder::{BYTES_MAX_LEAST, Config, RecordError, Recorder};
+pub use shared_counts::Counts;
 pub use sketch::{SPANS_MAX, Sketch, Span};

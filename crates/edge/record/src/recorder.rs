@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use thiserror::Error;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-use crate::shared_counts::SharedCounts;
+use crate::shared_counts::{Counts, SharedCounts};
 use crate::trace_file::TraceFile;
 use crate::writer::Writer;
 use crate::{ModelNames, TraceEntry};
@@ -43,17 +43,6 @@ pub enum RecordError {
     /// The size limit is too small.
     #[error("record-max-bytes is too small; set at least {BYTES_MAX_LEAST}")]
     TooSmall,
-}
-
-/// Counts of lines so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Lines in files.
-    pub written: u64,
-    /// Lines dropped because the writer was behind.
-    pub dropped: u64,
-    /// Lines that could not be written.
-    pub failed: u64,
 }
 
 /// The handle for recording entries. When it is dropped, the writer finishes its queue and ends.

@@ -2,7 +2,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::Counts;
+/// Counts of lines so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lines in files.
+    pub written: u64,
+    /// Lines dropped because the writer was behind.
+    pub dropped: u64,
+    /// Lines that could not be written.
+    pub failed: u64,
+}
 
 /// The counts.
 #[derive(Debug, Default)]

@@ -26,7 +26,7 @@ pub enum HttpClientError {
     #[error("invalid URL")]
     Url,
     /// The server cannot be reached, or the connection failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] std::io::Error),
     /// The server does not speak HTTP, or closed the connection early.
     #[error("{}", with_source(.0))]

@@ -81,17 +81,6 @@ impl Figures {
     }
 }
 
-/// Formats milliseconds: `42 ms`, `1.35 s`, `2.5 min`.
-pub fn duration(ms: f64) -> String {
-    match ms {
-        _ if ms < 10.0 => format!("{ms:.1} ms"),
-        _ if ms < 1_000.0 => format!("{ms:.0} ms"),
-        _ if ms < 10_000.0 => format!("{:.2} s", ms / 1_000.0),
-        _ if ms < 120_000.0 => format!("{:.1} s", ms / 1_000.0),
-        _ => format!("{:.1} min", ms / 60_000.0),
-    }
-}
-
 /// The unit of a column of times, so that its figures can be compared at a glance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeUnit {
@@ -158,6 +147,7 @@ fn trimmed(value: f64, digits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::duration::duration;
 
     #[test]
     fn numbers_are_formatted_for_readers() {

@@ -3,7 +3,8 @@
 use warmroute_sim::{Bounds, Estimate};
 
 use crate::chart::{Lines, Series, load, ranges, shares, surface};
-use crate::figures::{Figures, count, duration, percent, round_duration};
+use crate::duration::duration;
+use crate::figures::{Figures, count, percent, round_duration};
 use crate::report::{Point, Report, Sweep};
 use crate::svg::{colour, escaped};
 use crate::table::{FLEET_HEADS, HEADS, bound_rows, cells, fleet_cells, heading, ttft_unit};

@@ -6,6 +6,7 @@
 
 mod axis;
 mod chart;
+mod duration;
 mod figures;
 mod html;
 mod markdown;

@@ -2,7 +2,7 @@
 
 use warmroute_sim::{Bounds, LoadSeries, Summary};
 
-use crate::figures::duration;
+use crate::duration::duration;
 
 /// A mean TTFT above both of these is an overload: an absolute time, and a multiple of the time without queues.
 const OVERLOAD_TTFT_MS: f64 = 5_000.0;

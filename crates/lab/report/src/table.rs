@@ -2,7 +2,8 @@
 
 use warmroute_sim::Bounds;
 
-use crate::figures::{Figures, TimeUnit, count, duration, percent, with_confidence};
+use crate::duration::duration;
+use crate::figures::{Figures, TimeUnit, count, percent, with_confidence};
 use crate::report::{Point, Report};
 
 const COLUMNS: usize = 12;

@@ -2,7 +2,8 @@
 
 use warmroute_sim::{Estimate, Summary};
 
-use crate::figures::{Figures, count, duration, percent};
+use crate::duration::duration;
+use crate::figures::{Figures, count, percent};
 use crate::report::{Point, Report, Sweep};
 
 /// The sentences for a reader with ten seconds.

@@ -2,7 +2,8 @@
 
 use warmroute_types::Micros;
 
-use crate::{Outcome, Record, Slo};
+use crate::slo::Slo;
+use crate::{Outcome, Record};
 
 /// Rates over the whole run, or over the saturated part of a closed loop.
 #[derive(Clone, Copy, Debug, PartialEq)]

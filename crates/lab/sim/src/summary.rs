@@ -5,22 +5,8 @@ use serde::Serialize;
 use warmroute_types::Micros;
 
 use crate::rates::Rates;
+use crate::slo::Slo;
 use crate::{Outcome, Record};
-
-/// Service-level objective.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Slo {
-    /// Maximum time to first token.
-    pub ttft_ms: f64,
-    /// Maximum time per output token after the first.
-    pub tpot_ms: f64,
-}
-
-impl Default for Slo {
-    fn default() -> Slo {
-        Slo { ttft_ms: 2_000.0, tpot_ms: 50.0 }
-    }
-}
 
 /// A distribution, in milliseconds. All zero without values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -182,13 +168,6 @@ impl Summary {
             index_bytes: outcome.index_bytes,
             shared_bytes: outcome.shared_bytes,
         }
-    }
-}
-
-impl Slo {
-    pub(crate) fn is_met(&self, record: &Record) -> bool {
-        record.ttft_us as f64 / 1_000.0 <= self.ttft_ms
-            && record.tpot_ms().is_none_or(|tpot_ms| tpot_ms <= self.tpot_ms)
     }
 }
 

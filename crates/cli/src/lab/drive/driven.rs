@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use warmroute_sim::{LoadSeries, Outcome, Record, Replication, Slo, Summary, Turn, tokens};
 use warmroute_types::Usage;
 
-use super::stage::Stage;
 use crate::client::Served;
 
 /// Figures of a simulation that clients can measure, too. The last three need engines that report cached tokens.
@@ -72,7 +71,15 @@ impl Driven {
         }
     }
 
-    pub fn note(&mut self, stage: &Stage, asked: Duration, index: usize, turn: &Turn, served: &Served) {
+    /// Records a request that was served. `engine_us` converts times of this machine.
+    pub fn note(
+        &mut self,
+        engine_us: impl Fn(Duration) -> u64,
+        asked: Duration,
+        index: usize,
+        turn: &Turn,
+        served: &Served,
+    ) {
         // Without usage, the requested number of tokens is the best estimate.
         let asked_for = Usage {
             prompt_tokens: tokens(&turn.prompt),
@@ -84,9 +91,9 @@ impl Driven {
         self.asked_tokens += u64::from(asked_for.prompt_tokens);
         self.counted_tokens += u64::from(usage.prompt_tokens);
         self.records.push(Record {
-            asked_us: stage.engine_us(asked),
-            ttft_us: stage.engine_us(served.ttft),
-            e2e_us: stage.engine_us(served.e2e),
+            asked_us: engine_us(asked),
+            ttft_us: engine_us(served.ttft),
+            e2e_us: engine_us(served.e2e),
             queued_us: 0,
             worker: 0,
             turn: index as u32,

@@ -164,7 +164,7 @@ async fn play(session: Session, stage: Arc<Stage>) -> Driven {
         match client::ask(stage.question(turn, &texts)).await {
             Ok(served) => {
                 texts.add_answer(&turn.answer, &served.text);
-                driven.note(&stage, asked, index, turn, &served);
+                driven.note(|time| stage.engine_us(time), asked, index, turn, &served);
             }
             Err(error) => {
                 driven.add(Driven::failed(format!("{error:#}")));

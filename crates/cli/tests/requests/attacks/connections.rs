@@ -84,6 +84,30 @@ fn silent_connections_give_way_to_clients() {
 }
 
 #[test]
+fn connections_between_requests_give_way_to_other_tenants() {
+    let (_folder, keys) = key_file("idle", "sk-greedy name=greedy\nsk-good name=good\n");
+    let engine = answering();
+    let gateway =
+        Gateway::over(&[&engine.url], &["--api-keys-file", &keys, "--max-client-connections", "50"]);
+    let ask = b"GET /v1/models HTTP/1.1\r\nhost: t\r\nauthorization: Bearer sk-greedy\r\n\r\n";
+    let idle: Vec<TcpStream> = (0..50)
+        .map(|_| {
+            let mut stream = TcpStream::connect(authority(gateway.url())).unwrap();
+            stream.write_all(ask).unwrap();
+            stream.set_read_timeout(Some(crate::harness::TIMEOUT)).unwrap();
+            let mut answer = [0; 1024];
+            let read = stream.read(&mut answer).unwrap();
+            assert!(answer[..read].starts_with(b"HTTP/1.1 200"));
+            stream
+        })
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(status_as(gateway.url(), "sk-good"), 200);
+    }
+    drop(idle);
+}
+
+#[test]
 fn a_part_of_a_head_does_not_hold_up_the_end() {
     let engine = answering();
     let gateway = Gateway::over(&[&engine.url], &[]);

@@ -10,6 +10,7 @@ struct Entry {
     class: Class,
     tenant: u64,
     cost: u64,
+    route: u64,
     due: Option<u64>,
     deadline: u64,
     slot: (u64, u64),
@@ -39,15 +40,9 @@ impl Model {
         self.slots[class as usize].iter().filter(|(owner, _)| *owner == tenant).map(|(_, slot)| *slot).min()
     }
 
-    fn push(
-        &mut self,
-        id: usize,
-        class: Class,
-        tenant: u64,
-        cost: u64,
-        due: Option<u64>,
-        deadline: u64,
-    ) -> bool {
+    /// Adds a request, in a slot that follows from the others.
+    fn push(&mut self, new: Entry) -> bool {
+        let Entry { class, tenant, cost, .. } = new;
         if self.entries.len() >= LEN_MAX {
             let lowest = self.entries.iter().map(|entry| entry.class).max().unwrap();
             if lowest <= class {
@@ -68,7 +63,7 @@ impl Model {
         self.last_start[class_at][tenant_at] = start;
         let slot = (start, self.arrivals);
         self.slots[class_at].push((tenant, slot));
-        self.entries.push(Entry { id, class, tenant, cost: cost.max(1), due, deadline, slot });
+        self.entries.push(Entry { cost: cost.max(1), slot, ..new });
         true
     }
 
@@ -122,19 +117,35 @@ impl Model {
         Some(chosen.id)
     }
 
-    fn shed(&mut self, interval: u64, now: u64) -> usize {
+    /// Requests that go before this one in its class, of one route or of all.
+    fn ahead(&self, of: &Entry, route: Option<u64>, max: u64) -> u64 {
+        let is_on = |entry: &&Entry| route.is_none_or(|route| entry.route == route);
+        let class = || self.of(of.class).filter(is_on);
+        let earlier = |entry: &&Entry| order(entry) < order(of);
+        let own = self.of(of.class).filter(|entry| entry.tenant == of.tenant).filter(earlier).count();
+        let mut slots: Vec<_> =
+            self.slots[of.class as usize].iter().filter(|(owner, _)| *owner == of.tenant).collect();
+        slots.sort_unstable();
+        let slot = if own as u64 >= max { (u64::MAX, u64::MAX) } else { slots[own].1 };
+        let in_slots = class().filter(|entry| entry.slot < slot).count();
+        let is_due = |entry: &&Entry| entry.due.is_some();
+        match slot.0 <= self.served[of.class as usize] {
+            true => in_slots.min(class().filter(is_due).filter(earlier).count()) as u64,
+            false => in_slots as u64,
+        }
+    }
+
+    fn shed(&mut self, route: Option<u64>, interval: u64, now: u64) -> usize {
         let before = self.entries.len();
+        let is_on = |entry: &&Entry| route.is_none_or(|route| entry.route == route);
         for class in Class::ALL.into_iter().rev() {
             loop {
-                let last =
-                    self.of(class).filter(|entry| entry.due.is_some()).max_by_key(|entry| order(entry));
-                let Some(last) = last.copied() else { break };
-                let goes_before = |entry: &&Entry| {
-                    entry.class < class
-                        || (entry.class == class && entry.due.is_some() && entry.id != last.id)
-                };
-                let ahead = self.entries.iter().filter(goes_before).count() as u64;
-                if now + interval * (ahead + 1) <= last.due.unwrap() {
+                let with_due = self.of(class).filter(is_on).filter(|entry| entry.due.is_some());
+                let Some(last) = with_due.max_by_key(|entry| entry.slot).copied() else { break };
+                let above =
+                    self.entries.iter().filter(|entry| entry.class < class).filter(is_on).count() as u64;
+                let turns = last.due.unwrap().saturating_sub(now) * 1_000_000 / (interval * 1_000_000).max(1);
+                if above + self.ahead(&last, route, turns) < turns {
                     break;
                 }
                 self.remove(last.id);
@@ -150,10 +161,10 @@ fn order(entry: &Entry) -> (u64, u64) {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Push { class: Class, tenant: u64, cost: u32, due_s: Option<u64>, deadline_s: u64 },
+    Push { class: Class, tenant: u64, cost: u32, route: u64, due_s: Option<u64>, deadline_s: u64 },
     Pop,
     Remove(usize),
-    Shed { interval_s: u64 },
+    Shed { route: Option<u64>, interval_s: u64 },
     Later(u64),
 }
 
@@ -161,12 +172,19 @@ fn step() -> impl Strategy<Value = Step> {
     let class = prop_oneof![Just(Class::High), Just(Class::Normal), Just(Class::Low)];
     let due = prop_oneof![Just(None), (1..30_u64).prop_map(Some)];
     prop_oneof![
-        8 => (class, 0..TENANTS as u64, 0..500_u32, due, 1..60_u64).prop_map(
-            |(class, tenant, cost, due_s, deadline_s)| Step::Push { class, tenant, cost, due_s, deadline_s }
+        8 => (class, 0..TENANTS as u64, 0..500_u32, 0..2_u64, due, 1..60_u64).prop_map(
+            |(class, tenant, cost, route, due_s, deadline_s)| Step::Push {
+                class,
+                tenant,
+                cost,
+                route,
+                due_s,
+                deadline_s
+            }
         ),
         5 => Just(Step::Pop),
         1 => (0..12_usize).prop_map(Step::Remove),
-        1 => (0..8_u64).prop_map(|interval_s| Step::Shed { interval_s }),
+        1 => (prop::option::of(0..2_u64), 0..8_u64).prop_map(|(route, interval_s)| Step::Shed { route, interval_s }),
         1 => (0..5_u64).prop_map(Step::Later),
     ]
 }
@@ -180,12 +198,13 @@ proptest! {
         for (id, step) in steps.into_iter().enumerate() {
             let now = Micros::from_secs(now_s);
             match step {
-                Step::Push { class, tenant, cost, due_s, deadline_s } => {
+                Step::Push { class, tenant, cost, route, due_s, deadline_s } => {
                     let due = due_s.map(|due| now_s + due);
                     let request =
-                        AdmissionRequest { class, tenant, cost, route: 0, due: due.map(Micros::from_secs) };
+                        AdmissionRequest { class, tenant, cost, route, due: due.map(Micros::from_secs) };
                     let pushed = queue.push(request, now + Micros::from_secs(deadline_s), id);
-                    let expected = model.push(id, class, tenant, cost.into(), due, now_s + deadline_s);
+                    let (cost, deadline, slot) = (cost.into(), now_s + deadline_s, (0, 0));
+                    let expected = model.push(Entry { id, class, tenant, cost, route, due, deadline, slot });
                     prop_assert_eq!(pushed.is_ok(), expected);
                     positions.extend(pushed.ok().map(|position| (id, position)));
                 }
@@ -197,9 +216,9 @@ proptest! {
                     prop_assert_eq!(queue.remove(position), waits.then_some(id));
                 }
                 Step::Remove(_) => {}
-                Step::Shed { interval_s } => {
-                    let shed = queue.shed_hopeless(Micros::from_secs(interval_s), now);
-                    prop_assert_eq!(shed, model.shed(interval_s, now_s));
+                Step::Shed { route, interval_s } => {
+                    let shed = queue.shed_hopeless(route, Micros::from_secs(interval_s), now);
+                    prop_assert_eq!(shed, model.shed(route, interval_s, now_s));
                 }
                 Step::Later(s) => now_s += s,
             }

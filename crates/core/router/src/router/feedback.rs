@@ -54,7 +54,9 @@ impl<P: Policy> Router<P> {
             self.correct_reported(decision, request, usage, text, reported);
         }
         self.correct_presumed(decision, request, &corrections, at);
-        let reachable = decision.longest_match.map(|tokens| tokens.min(usage.prompt_tokens));
+        // What the chosen worker had was reachable, whatever was believed.
+        let found = corrections.feedback.cached.unwrap_or(0);
+        let reachable = decision.longest_match.map(|tokens| tokens.max(found).min(usage.prompt_tokens));
         Feedback { reachable, ..corrections.feedback }
     }
 

@@ -10,6 +10,7 @@
 
 mod access;
 mod kubeconfig;
+mod locate;
 mod object_cache;
 mod objects;
 mod reflector;

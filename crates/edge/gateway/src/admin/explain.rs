@@ -12,12 +12,12 @@ use warmroute_router::{CandidateRecord, Preview, Scratch};
 
 use super::workers::parameter;
 use super::{AdminError, AdminResult, as_json};
+use crate::client_path::is_client_path;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::history::{HISTORY_LEN, PastDecision};
 use crate::intake;
 use crate::random::random;
-use crate::server::is_client_path;
 
 /// Number of decisions shown by default.
 const DEFAULT_COUNT: usize = 20;

@@ -4,7 +4,6 @@ mod access;
 mod configuration;
 mod explain;
 mod flush;
-mod peers;
 mod prefixes;
 mod reports;
 mod ui;
@@ -26,21 +25,20 @@ use warmroute_wire::Acceptor;
 
 use crate::Token;
 use crate::body_budget::BodyMemory;
+use crate::connection::accept;
 use crate::console::{self, AdminBody};
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::intake::{BodyDeadline, buffer};
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
-use crate::server::accept;
-use crate::silent_connections::SilentConnection;
+use crate::open_connections::OpenConnection;
+use crate::peers_page::peers_page;
 
 pub use access::Reach;
 use access::UNAUTHORIZED;
 pub use configuration::Configuration;
-pub(crate) use peers::list as peers_page;
 pub use reports::{ReportError, ReportSink};
 pub(crate) use worker_api::ClientWorkerApi;
-pub use worker_api::WorkerApi;
 
 /// Largest body of most admin requests.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -142,8 +140,8 @@ impl Admin {
         let (parts, body) = request.into_parts();
         let token = self.configuration.admin_token();
         access::authorize(token.as_ref(), self.reach, &parts.method, parts.uri.path(), &parts.headers)?;
-        if let Some(connection) = parts.extensions.get::<Arc<SilentConnection>>() {
-            connection.accept();
+        if let Some(connection) = parts.extensions.get::<Arc<OpenConnection>>() {
+            connection.accept(0);
         }
         if (&parts.method, parts.uri.path()) == (&Method::GET, "/ui/stream") {
             let drain = parts.extensions.get::<Drain>().cloned().unwrap_or_default();
@@ -157,8 +155,8 @@ impl Admin {
     async fn page(&self, parts: &Parts, body: Incoming, token: Option<&Token>) -> AdminResult {
         let query = parts.uri.query().unwrap_or_default();
         match (&parts.method, parts.uri.path()) {
-            (&Method::GET, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
-            (&Method::GET, "/readyz") => self.readyz(),
+            (&Method::GET | &Method::HEAD, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
+            (&Method::GET | &Method::HEAD, "/readyz") => self.readyz(),
             (&Method::GET, "/metrics") => self.metrics(),
             (&Method::GET, "/config") => Ok(as_json(&self.configuration.in_force())),
             (&Method::PUT, "/config") => {
@@ -169,7 +167,7 @@ impl Admin {
                 Err(AdminError(StatusCode::FORBIDDEN, KEY_NEEDS_TOKEN.to_owned()))
             }
             (_, path) if worker_api::is_path(path) => worker_api::answer(&self.gateway, parts, body).await,
-            (&Method::GET, "/peers") => Ok(as_json(&peers::list(&self.gateway))),
+            (&Method::GET, "/peers") => Ok(as_json(&peers_page(&self.gateway))),
             (&Method::GET, "/ui" | "/ui/") => Ok(console::page()),
             (&Method::GET, "/ui/request") => ui::request(&self.gateway, query),
             (&Method::GET, "/prefixes") => Ok(as_json(&prefixes::report(&self.gateway))),
@@ -188,7 +186,7 @@ impl Admin {
                 StatusCode::NOT_FOUND,
                 format!(
                     "no such page: {path}; available: /healthz /readyz /metrics /workers /add_worker \
-                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain \\
+                     /remove_worker /list_workers /flush_cache /finish_session /peers /config /events /explain \
                      /prefixes /ui"
                 ),
             )),

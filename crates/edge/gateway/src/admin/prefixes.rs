@@ -11,14 +11,18 @@ const PLACES_MAX: usize = 16;
 /// The places where prompts part, by model, the greatest loss first.
 pub(super) fn report(gateway: &Gateway) -> Value {
     let report = gateway.prefixes.report(gateway.now());
+    let skipped = gateway.prefixes.skipped();
+    // Requests that were not observed are taken to be like the others.
+    let scale = (report.outlined + skipped) as f64 / report.outlined.max(1) as f64;
     json!({
         "observed": report.outlined,
-        "skipped": gateway.prefixes.skipped(),
-        "models": report.models.iter().map(describe_model).collect::<Value>(),
+        "skipped": skipped,
+        "models": report.models.iter().map(|model| describe_model(model, scale)).collect::<Value>(),
     })
 }
 
-fn describe_model(model: &ModelReport) -> Value {
+fn describe_model(model: &ModelReport, scale: f64) -> Value {
+    let breaks = model.breaks.iter().take(PLACES_MAX).map(|place| describe_break(model, place, scale));
     json!({
         "model": model.model,
         "covered_s": model.covered.as_secs_f64().round(),
@@ -27,12 +31,12 @@ fn describe_model(model: &ModelReport) -> Value {
         "broken": model.broken,
         "broken_share": rounded(model.share(model.broken)),
         "lost_tokens": model.lost_tokens,
-        "lost_tokens_per_day": model.per_day(model.lost_tokens),
-        "breaks": model.breaks.iter().take(PLACES_MAX).map(|place| describe_break(model, place)).collect::<Value>(),
+        "lost_tokens_per_day": scaled(model.per_day(model.lost_tokens), scale),
+        "breaks": breaks.collect::<Value>(),
     })
 }
 
-fn describe_break(model: &ModelReport, place: &BreakReport) -> Value {
+fn describe_break(model: &ModelReport, place: &BreakReport, scale: f64) -> Value {
     json!({
         "cause": place.cause.as_str(),
         "typical_of": place.cause.typical_of(),
@@ -42,8 +46,12 @@ fn describe_break(model: &ModelReport, place: &BreakReport) -> Value {
         "requests": place.requests,
         "share": rounded(model.share(place.requests)),
         "lost_tokens": place.lost_tokens,
-        "lost_tokens_per_day": model.per_day(place.lost_tokens),
+        "lost_tokens_per_day": scaled(model.per_day(place.lost_tokens), scale),
     })
+}
+
+fn scaled(count: u64, scale: f64) -> u64 {
+    (count as f64 * scale) as u64
 }
 
 fn rounded(share: f64) -> f64 {

@@ -21,22 +21,10 @@ use warmroute_types::Address;
 
 use super::workers::{self, WorkerSpec, parameter};
 use super::{AdminError, AdminResult, BODY_BYTES_MAX, as_json, bounded_body, flush};
-use crate::Token;
+use crate::WorkerApi;
 use crate::gateway::Gateway;
 use crate::percent::percent_decoded;
 use crate::response_body::ResponseBody;
-
-/// Whether the client listener has the worker API.
-#[derive(Clone, Copy, Debug, Default)]
-pub enum WorkerApi {
-    /// Only the admin listener has it.
-    #[default]
-    AdminOnly,
-    /// Requests with this token may use it.
-    WithToken(Token),
-    /// Every client may use it: the network is trusted.
-    Open,
-}
 
 /// How long `wait=true` waits. Engines load large models for minutes.
 const WAIT_MAX: Duration = Duration::from_secs(600);

@@ -17,7 +17,7 @@ use crate::percent::percent_decoded;
 
 /// The body of `POST /workers`.
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with the key `url`")]
 pub(super) struct WorkerSpec {
     pub url: String,
     /// Data-parallel ranks behind the URL; each becomes a worker.

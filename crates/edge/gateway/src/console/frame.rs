@@ -12,10 +12,11 @@ use warmroute_policy::Policy;
 use warmroute_router::HeldHead;
 
 use super::request_row::{RequestRow, RequestUpdate, SentRows};
+use super::rounding::thousandths;
 use super::worker_row::WorkerRow;
-use crate::admin::peers_page;
 use crate::gateway::Gateway;
 use crate::history::PastDecision;
+use crate::peers_page::peers_page;
 
 /// Decisions that a new page gets from before it was opened.
 const PAST_ROWS: usize = 60;
@@ -179,9 +180,4 @@ fn event(name: &str, data: &impl Serialize) -> Bytes {
 
 fn unix_ms(at: SystemTime) -> u64 {
     at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
-}
-
-/// Rounds to three digits after the point: more would be noise.
-pub(super) fn thousandths(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
 }

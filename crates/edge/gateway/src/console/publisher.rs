@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::body::AdminBody;
 use super::frame::FrameBuilder;
+use super::pages::OpenPages;
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 
@@ -20,24 +19,10 @@ const FRAMES_BEHIND: usize = 8;
 
 /// Shortest and longest time between two frames.
 const FRAME_EVERY: Duration = Duration::from_millis(500);
-const FRAME_EVERY_MAX: Duration = Duration::from_secs(10);
+const FRAME_EVERY_MAX: Duration = Duration::from_secs(60);
 
 /// The time between two frames is at least this multiple of the time that one took: half a percent of a core.
 const REST: u32 = 200;
-
-/// The open pages.
-#[derive(Default)]
-pub(super) struct Pages {
-    open: Mutex<OpenPages>,
-}
-
-#[derive(Default)]
-struct OpenPages {
-    pages: Vec<mpsc::Sender<Bytes>>,
-    /// Pages that have not got their first frame, which also says what happened before.
-    new: Vec<mpsc::Sender<Bytes>>,
-    is_published: bool,
-}
 
 /// As many pages as possible are open.
 #[derive(Debug)]

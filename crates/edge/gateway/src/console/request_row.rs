@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 use serde::Serialize;
 use warmroute_router::CandidateRecord;
 
-use super::frame::thousandths;
+use super::rounding::thousandths;
 use crate::history::PastDecision;
 
 /// One request.
@@ -119,7 +119,7 @@ impl SentRows {
         self.last = new.iter().map(|row| row.number).max().or(self.last);
         let open = new.iter().map(|row| (Arc::clone(row), Progress::of(row)));
         self.open.extend(open.filter(|(_, progress)| !progress.is_over()));
-        let beyond = self.open.len().saturating_sub(super::ROWS_MAX);
+        let beyond = self.open.len().saturating_sub(super::state::ROWS_MAX);
         self.open.drain(..beyond);
         (new, updates)
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use warmroute_fleet::{Models, WorkerView};
 
-use super::frame::thousandths;
+use super::rounding::thousandths;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::cache_counts::CACHE_COUNTS;
 use crate::gateway::Gateway;

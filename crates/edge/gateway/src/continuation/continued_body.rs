@@ -21,14 +21,17 @@ pub(crate) enum Continued {
 }
 
 /// Fields that bind the answer to something that a worker which begins in the middle does not know.
-const BINDING: [&str; 24] = [
+const BINDING: [&str; 28] = [
     "audio",
     "best_of",
     "data_parallel_rank",
+    "ebnf",
     "echo",
     "function_call",
     "functions",
+    "grammar",
     "guided_choice",
+    "guided_decoding",
     "guided_grammar",
     "guided_json",
     "guided_regex",
@@ -41,6 +44,7 @@ const BINDING: [&str; 24] = [
     "return_token_ids",
     "return_tokens_as_token_ids",
     "store",
+    "structural_tag",
     "structured_outputs",
     "suffix",
     "top_logprobs",

@@ -97,7 +97,7 @@ impl DeliveredText {
         let counted = event.usage.and_then(|usage| usage.completion_tokens);
         event.choices.iter().for_each(|choice| self.take(choice));
         if let Some(tokens) = counted {
-            self.tokens = self.tokens_before + tokens;
+            self.tokens = self.tokens_before.saturating_add(tokens);
         }
         Some(EventKind::Answer)
     }
@@ -112,10 +112,10 @@ impl DeliveredText {
         let delta = choice.delta.as_ref();
         let said = choice.text.as_deref().or_else(|| delta.and_then(|delta| delta.content.as_deref()));
         let said = said.unwrap_or_default();
-        let is_greeting = delta.is_some_and(|delta| delta.role.is_some()) && said.is_empty();
+        let is_role_event = delta.is_some_and(|delta| delta.role.is_some()) && said.is_empty();
         self.tokens += match &choice.token_ids {
             Some(ids) => ids.len() as u32,
-            None => u32::from(!is_greeting),
+            None => u32::from(!is_role_event),
         };
         self.text.push_str(said);
         self.is_finished |= choice.finish_reason.is_some();

@@ -26,7 +26,7 @@ impl EventRewriter {
         if self.head.id.is_none() {
             return Some([b"data: ", data, b"\n\n"].concat());
         }
-        if is_greeting(&mut event) {
+        if is_role_event(&mut event) {
             return None;
         }
         for (name, value) in [
@@ -68,7 +68,7 @@ impl EventRewriter {
 }
 
 /// Removes the role from an event's answer. Returns whether nothing is left.
-fn is_greeting(event: &mut Map<String, Value>) -> bool {
+fn is_role_event(event: &mut Map<String, Value>) -> bool {
     let choices = event.get_mut("choices").and_then(Value::as_array_mut);
     let Some(choice) = choices.and_then(|choices| choices.first_mut()) else { return false };
     let is_finished = choice.get("finish_reason").is_some_and(|reason| !reason.is_null());

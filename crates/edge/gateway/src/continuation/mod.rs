@@ -24,7 +24,7 @@ use std::str::FromStr;
 
 pub(crate) use continued_body::{Continued, SentRequest, continued};
 pub(crate) use stream_guard::{Guarded, GuardedState, StreamGuard};
-pub(crate) use switch::{Remainder, Resumed, Switch};
+pub(crate) use switch::{Interrupted, Remainder, Resumed, Switch};
 
 /// Whether a stream whose worker dies is continued on another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,15 +4,33 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use warmroute_fleet::Worker;
 
 use super::continued_body::with_limits_for;
 use crate::attempt::Attempt;
-use crate::dispatch::{Dispatch, StartedResponse};
 use crate::gateway_error::GatewayError;
+use crate::permit::Permit;
+use crate::started_response::StartedResponse;
 use crate::upstream::Upstream;
 
+/// A request whose stream was interrupted, as the response sees it: it can be sent again.
+pub(crate) trait Interrupted: Send {
+    /// Takes the request back from a response whose worker failed in the middle.
+    fn recover(&mut self, worker: Arc<Worker>, permit: Option<Permit>);
+
+    /// Whether the settings allow to continue a stream that was continued so often and has so many output tokens.
+    fn allows_continuation(&self, continuations: u32, output_tokens: u32) -> bool;
+
+    /// The permit, for the response that continues the stream.
+    fn take_permit(&mut self) -> Option<Permit>;
+
+    /// Sends the request with the text so far to another worker.
+    fn resume(self: Box<Self>, remainder: Remainder) -> Switch;
+}
+
 /// A switch in progress. It returns the request, for the next switch.
-pub(crate) type Switch = Pin<Box<dyn Future<Output = (Box<Dispatch>, Result<Resumed, GatewayError>)> + Send>>;
+pub(crate) type Switch =
+    Pin<Box<dyn Future<Output = (Box<dyn Interrupted>, Result<Resumed, GatewayError>)> + Send>>;
 
 /// What a stream has delivered, and the request that continues it.
 pub(crate) struct Remainder {

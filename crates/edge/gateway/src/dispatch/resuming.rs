@@ -9,21 +9,47 @@ use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
 use warmroute_wire::HttpClient;
 
-use super::{Dispatch, StartedResponse};
+use super::Dispatch;
 use crate::attempt::Attempt;
 use crate::attempt_outcome::AttemptOutcome;
-use crate::continuation::{Remainder, Resumed};
+use crate::continuation::{Interrupted, Remainder, Resumed, Switch};
 use crate::gateway_error::GatewayError;
-use crate::headers;
 use crate::intake::RequestBody;
 use crate::permit::Permit;
 use crate::relay::RelayParams;
 use crate::response_watch::Framing;
+use crate::started_response::StartedResponse;
 use crate::status_class::StatusClass;
 use crate::upstream_body::BufferedBody;
 
 /// How long the next worker may take to count tokens. Without a count the stream goes on, by events.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Interrupted for Dispatch {
+    fn recover(&mut self, worker: Arc<Worker>, permit: Option<Permit>) {
+        self.failed_workers.push(worker.id);
+        self.suspects.push(worker);
+        self.permit = permit;
+        // The first token has come.
+        self.ttft_budget = None;
+    }
+
+    fn allows_continuation(&self, continuations: u32, output_tokens: u32) -> bool {
+        let tokens = self.intake.request.prompt_tokens.saturating_add(output_tokens);
+        continuations < self.config.continuations_max && self.config.continue_streams.allows(tokens)
+    }
+
+    fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+
+    fn resume(mut self: Box<Self>, remainder: Remainder) -> Switch {
+        Box::pin(async move {
+            let resumed = self.send_remainder(remainder).await;
+            (self as Box<dyn Interrupted>, resumed)
+        })
+    }
+}
 
 impl Dispatch {
     /// Whether a response is a stream that another worker could continue.
@@ -35,27 +61,8 @@ impl Dispatch {
         is_known && is_stream && !is_bound && is_allowed && !self.intake.body.is_upload()
     }
 
-    /// Takes the request back from a response whose worker failed in the middle.
-    pub(crate) fn recover(&mut self, worker: Arc<Worker>, permit: Option<Permit>) {
-        self.failed_workers.push(worker.id);
-        self.suspects.push(worker);
-        self.permit = permit;
-        // The first token has come.
-        self.ttft_budget = None;
-    }
-
-    /// Whether the settings allow to continue a stream that was continued so often and has so many output tokens.
-    pub(crate) fn allows_continuation(&self, continuations: u32, output_tokens: u32) -> bool {
-        let tokens = self.intake.request.prompt_tokens.saturating_add(output_tokens);
-        continuations < self.config.continuations_max && self.config.continue_streams.allows(tokens)
-    }
-
-    pub(crate) fn take_permit(&mut self) -> Option<Permit> {
-        self.permit.take()
-    }
-
     /// Sends the request with the text so far to another worker.
-    pub(crate) async fn resume(&mut self, mut remainder: Remainder) -> Result<Resumed, GatewayError> {
+    async fn send_remainder(&mut self, mut remainder: Remainder) -> Result<Resumed, GatewayError> {
         let mut is_counted = false;
         let failures_max = self.failed_workers.len() + self.config.retries_max as usize;
         loop {
@@ -66,12 +73,7 @@ impl Dispatch {
                 }
                 routed => routed?,
             };
-            let request_id = self.headers.get(headers::REQUEST_ID);
-            let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
-            let mut attempt =
-                Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
-            let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
-            let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
+            let (mut attempt, upstream) = self.begin_attempt(decision)?;
             if !is_counted && let Some(tokens) = self.count_tokens(&attempt, &remainder.text).await {
                 remainder.recount(tokens);
                 is_counted = true;
@@ -80,11 +82,15 @@ impl Dispatch {
             self.intake.body = RequestBody::Buffered(body);
             match self.try_worker(&upstream, &attempt.decision.worker).await {
                 Ok(started) if started.is_stream() => {
+                    attempt.span.set_status(started.head.status().as_u16());
                     attempt.mark_continuation();
                     self.blame_suspects();
                     return Ok(Resumed { tokens_before: remainder.tokens, attempt, upstream, started });
                 }
-                Ok(started) => self.reject(attempt, &started)?,
+                Ok(started) => {
+                    attempt.span.set_status(started.head.status().as_u16());
+                    self.reject(attempt, &started)?;
+                }
                 Err(error) => self.record_failure(attempt, &error),
             }
             let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
@@ -125,11 +131,5 @@ impl Dispatch {
             StatusClass::Normal => Err(GatewayError::WorkerFailed(format!("status {status}"))),
             _ => Ok(()),
         }
-    }
-}
-
-impl StartedResponse {
-    fn is_stream(&self) -> bool {
-        self.head.status() == StatusCode::OK && Framing::of(self.head.headers()) == Framing::Events
     }
 }

@@ -6,9 +6,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use warmroute_prompt::Api;
 use warmroute_wire::{Dialer, WorkerTls};
 
+use crate::client_path::{DECODINGS_MAX, is_client_path};
 use crate::headers::{self, request_id, set_credentials, towards_client, towards_worker};
 use crate::percent::percent_decoded;
-use crate::server::{DECODINGS_MAX, is_client_path};
 use crate::status_class::StatusClass;
 use crate::{ClientCredentials, Config, Forwarded};
 

@@ -13,7 +13,7 @@ use warmroute_policy::Standard;
 use warmroute_router::{Router, SharingView};
 use warmroute_types::Micros;
 
-use crate::gateway::EPOCH;
+use crate::clock::EPOCH;
 use crate::peer_transport::{PeerTransport, TrafficCounts, TransportStats};
 
 /// Collects the peer metrics at each scrape.

@@ -16,7 +16,7 @@ use warmroute_policy::Standard;
 use warmroute_router::Router;
 use warmroute_types::Micros;
 
-use crate::gateway::EPOCH;
+use crate::clock::EPOCH;
 
 /// The model label of workers that serve any model, or have not listed theirs yet.
 const ANY_MODEL: &str = "any";

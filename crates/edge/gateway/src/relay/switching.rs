@@ -7,8 +7,7 @@ use bytes::Bytes;
 use warmroute_fleet::Worker;
 
 use super::{OpenResponse, Relay, TruncatedResponse};
-use crate::continuation::{Continued, Remainder, Resumed, SentRequest, continued};
-use crate::dispatch::Dispatch;
+use crate::continuation::{Continued, Interrupted, Remainder, Resumed, SentRequest, continued};
 use crate::permit::Permit;
 use crate::response_watch::ResponseWatch;
 use crate::upstream::UpstreamError;
@@ -17,15 +16,15 @@ use crate::upstream_body::BufferedBody;
 /// What it takes to continue a stream on another worker.
 pub(crate) struct Continuation {
     /// `None` during a switch.
-    dispatch: Option<Box<Dispatch>>,
+    request: Option<Box<dyn Interrupted>>,
     /// The body as the first worker got it.
     body: BufferedBody,
     switches: u32,
 }
 
 impl Continuation {
-    pub(crate) fn new(dispatch: Box<Dispatch>, body: BufferedBody) -> Continuation {
-        Continuation { dispatch: Some(dispatch), body, switches: 0 }
+    pub(crate) fn new(request: Box<dyn Interrupted>, body: BufferedBody) -> Continuation {
+        Continuation { request: Some(request), body, switches: 0 }
     }
 }
 
@@ -69,8 +68,8 @@ impl Relay {
     /// Begins to continue the stream on another worker; `None` if it cannot be continued.
     fn begin_switch(&mut self, error: &UpstreamError) -> Option<AfterFailure> {
         let (guard, continuation) = (self.guard.as_mut()?, self.continuation.as_mut()?);
-        let dispatch = continuation.dispatch.as_ref()?;
-        let is_allowed = dispatch.allows_continuation(continuation.switches, guard.delivered.tokens);
+        let request = continuation.request.as_ref()?;
+        let is_allowed = request.allows_continuation(continuation.switches, guard.delivered.tokens);
         if !error.is_worker_fault() || !is_allowed {
             return None;
         }
@@ -95,15 +94,12 @@ impl Relay {
                 return None;
             }
         };
-        let mut dispatch = continuation.dispatch.take()?;
+        let mut request = continuation.request.take()?;
         continuation.switches += 1;
         let (text, tokens) = (guard.delivered.text.clone(), guard.delivered.tokens);
         let (worker, permit) = self.end_open(error)?;
-        dispatch.recover(worker, permit);
-        self.switch = Some(Box::pin(async move {
-            let resumed = dispatch.resume(Remainder { body, text, tokens }).await;
-            (dispatch, resumed)
-        }));
+        request.recover(worker, permit);
+        self.switch = Some(request.resume(Remainder { body, text, tokens }));
         Some(AfterFailure::Switching)
     }
 
@@ -132,16 +128,16 @@ impl Relay {
             polled => ready!(polled),
         };
         self.switch = None;
-        let (mut dispatch, resumed) = polled;
+        let (mut request, resumed) = polled;
         match resumed {
             Ok(Resumed { tokens_before, attempt, upstream, started }) => {
                 let mut open =
-                    OpenResponse::new(started.response, attempt, dispatch.take_permit(), &self.params);
+                    OpenResponse::new(started.response, attempt, request.take_permit(), &self.params);
                 self.guard.iter_mut().for_each(|guard| guard.begin_next(tokens_before));
                 open.watch.set_streamed_before(tokens_before);
                 (self.open, self.upstream) = (Some(open), upstream);
                 if let Some(continuation) = &mut self.continuation {
-                    continuation.dispatch = Some(dispatch);
+                    continuation.request = Some(request);
                 }
                 self.first = started.first.map(|chunk| self.take_chunk(chunk));
                 self.finish_if_over();
@@ -151,7 +147,7 @@ impl Relay {
                 let why = refusal.to_string();
                 tracing::warn!(why, "no worker continues a stream whose worker failed");
                 self.gateway.metrics.count_continuation("failed");
-                drop(dispatch);
+                drop(request);
                 Poll::Ready(Some(self.fail(&UpstreamError::Closed)))
             }
         }

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::earlier_files::set_aside;
@@ -62,5 +62,10 @@ impl LogFile {
 
 /// Opens a file to append to. Its group may read it, as is usual for logs.
 fn open(path: &Path) -> io::Result<File> {
+    if fs::metadata(path).is_ok_and(|there| there.file_type().is_fifo()) {
+        // To open one waits for a reader.
+        let why = "it is a named pipe; name a file, or `stderr`";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     OpenOptions::new().append(true).create(true).mode(0o640).open(path)
 }

@@ -32,11 +32,17 @@ impl LogWriter {
                 return;
             }
             lines.clear();
+            if self.is_failing {
+                // The last line may have been cut.
+                lines.push('\n');
+            }
             batch.drain(..).for_each(|entry| entry.write(self.format, &mut lines));
             match self.output.write(lines.as_bytes()) {
                 Ok(()) => {
                     self.counts.wrote(count);
-                    self.is_failing = false;
+                    if std::mem::take(&mut self.is_failing) {
+                        tracing::info!("the access log is written again");
+                    }
                 }
                 Err(why) => self.record_loss(count, &why),
             }

@@ -1,7 +1,8 @@
 //! Time to first token, one row per policy: median, mean, 95th and 99th percentile.
 
 use crate::axis::Axis;
-use crate::figures::{Figures, duration, round_duration};
+use crate::duration::duration;
+use crate::figures::{Figures, round_duration};
 use crate::report::{Point, Report};
 use crate::svg::{Anchor, Drawing, colour};
 

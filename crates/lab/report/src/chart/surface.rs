@@ -1,6 +1,7 @@
 //! Two parameters at once: one cell per pair, with its mean time to first token.
 
-use crate::figures::{Figures, count, duration};
+use crate::duration::duration;
+use crate::figures::{Figures, count};
 use crate::report::{Report, Sweep};
 use crate::svg::{Anchor, Drawing, heat};
 

@@ -7,7 +7,7 @@
 use serde::Deserialize;
 
 use super::text::{Message, Role, Timing, single};
-use super::{Reading, limits, texts};
+use super::{Reading, limits, lines};
 use crate::{Session, Thread, mix};
 
 #[derive(Deserialize)]
@@ -26,7 +26,7 @@ struct Conversation {
 /// Reads the conversations.
 pub fn read(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
     let mut conversations: Vec<Conversation> = Vec::new();
-    for (number, row) in (0_u64..).zip(texts::items::<Accumulated>(bytes, reading)) {
+    for (number, row) in (0_u64..).zip(lines::items::<Accumulated>(bytes, reading)) {
         if let Err(why) = limits::check_tokens(0, row.output_length) {
             reading.bad(number as usize + 1, format!("item {}: {why}", number + 1));
             continue;

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use warmroute_types::Micros;
 
 use super::text::{Message, Role, Timing, pieces, session, single};
@@ -37,27 +36,6 @@ pub fn read(
     }
 }
 
-/// Parses the items of a JSON array one by one, so that a bad one does not affect others. Errors give the
-/// item's number in place of a line.
-pub(super) fn items<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<T> {
-    let all: Vec<serde_json::Value> = match serde_json::from_slice(bytes) {
-        Ok(all) => all,
-        Err(why) => {
-            reading.bad(why.line(), &why);
-            return Vec::new();
-        }
-    };
-    let mut rows = Vec::new();
-    for (number, item) in (1..).zip(all) {
-        reading.lines_total += 1;
-        match serde_json::from_value(item) {
-            Ok(row) => rows.push(row),
-            Err(why) => reading.bad(number, format!("item {number}: {why}")),
-        }
-    }
-    rows
-}
-
 #[derive(Deserialize)]
 struct Conversation {
     conversations: Vec<Said>,
@@ -72,7 +50,7 @@ struct Said {
 fn share_gpt(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
     let mut sessions = Vec::new();
     let (mut unanswered, mut empty) = (0, 0);
-    for (number, conversation) in (0_u64..).zip(items::<Conversation>(bytes, reading)) {
+    for (number, conversation) in (0_u64..).zip(lines::items::<Conversation>(bytes, reading)) {
         let role = |from: &str| match from {
             "system" => Role::System,
             "gpt" | "chatgpt" | "assistant" | "bing" | "bard" => Role::Assistant,

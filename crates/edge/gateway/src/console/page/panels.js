@@ -65,6 +65,27 @@ function showPrefixes() {
   $("prefixes").replaceChildren(table([["hash of the head"], ["tokens below it"], ["", "n"], ["branches", "n opt"], ["holders", "n"], ["", "opt"]], rows));
 }
 
+/** Where successive prompts part, asked for as long as the page is seen. No text of a prompt is in it. */
+async function loadBreaks() {
+  if (document.hidden || !state.frame) return;
+  const response = await ask("/prefixes").catch(() => null);
+  if (response?.ok) showBreaks(await response.json());
+}
+
+function showBreaks(page) {
+  const all = page.models.flatMap((model) => model.breaks.map((one) => ({ model: model.model, ...one })));
+  all.sort((one, other) => other.lost_tokens_per_day - one.lost_tokens_per_day);
+  write($("breaks-note"), page.observed ? `${count(page.observed)} prompts compared${page.skipped ? `, ${count(page.skipped)} left out` : ""}` : "");
+  if (!all.length) return $("breaks").replaceChildren(el("p", { class: "empty" }, "Nothing yet: successive prompts share their beginnings."));
+  const rows = all.slice(0, 8).map((one) => [
+    cell(one.byte === null ? one.field : `${one.field} byte ${count(one.byte)}`, "mono", `${one.model}: ${one.advice}`),
+    cell(one.typical_of, "", one.advice), cell(percent(one.share), "n"), cell(`${count(one.lost_tokens_per_day)} tok`, "n")]);
+  $("breaks").replaceChildren(table([["where"], ["typical of"], ["prompts", "n"], ["lost a day", "n"]], rows));
+}
+
+setInterval(loadBreaks, 10000);
+setTimeout(loadBreaks, 1500);
+
 /** What each shadow would have done, over all requests since the policies were set. */
 function showShadows() {
   const { shadows } = state.frame;

@@ -8,7 +8,7 @@ use crate::gateway::Gateway;
 use crate::peer_transport::{TrafficCounts, TransportStats};
 
 /// The page.
-pub fn list(gateway: &Gateway) -> Value {
+pub(crate) fn peers_page(gateway: &Gateway) -> Value {
     let now = gateway.now();
     let (Some(sharing), Some(stats)) = (gateway.router.peering().view(now), gateway.transport_stats()) else {
         return json!({"sharing": false, "peers": []});

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
+mod circles;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,0 +1,140 @@
+//! Connections of a listener: accepting them, serving HTTP on them, closing them on drain.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use warmroute_wire::Acceptor;
+
+use crate::accept::accept_until_drained;
+use crate::busy_body::BusyBody;
+use crate::drain::{Drain, Drained};
+use crate::listener_limits::{ClientTimeouts, ListenerLimits};
+use crate::open_connections::OpenConnection;
+use crate::write_stall::{ResponseDeadline, WriteStall};
+
+/// The accept loop of the client listener and of the admin listener.
+pub(crate) async fn accept<S, F, B>(
+    listener: TcpListener,
+    drain: Drain,
+    limits: ListenerLimits,
+    service: S,
+) -> Drained
+where
+    S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync>
+        + Send
+        + Unpin
+        + 'static,
+{
+    // The slot is taken after the accept, so that the gauge counts connections only.
+    accept_until_drained(
+        listener,
+        &drain,
+        || limits.acquire_slot(),
+        |stream, peer| {
+            let timeouts = (limits.timeouts)();
+            let open = limits.connections.add(peer.ip(), timeouts.head);
+            let context = ConnectionContext { drain: drain.clone(), timeouts, open };
+            connection(stream, limits.acceptor.clone(), context, service.clone())
+        },
+    )
+    .await
+}
+
+/// What belongs to one connection.
+struct ConnectionContext {
+    drain: Drain,
+    timeouts: ClientTimeouts,
+    open: Arc<OpenConnection>,
+}
+
+/// Serves a connection. It ends early if it stays silent, see `open_connections`.
+async fn connection<S, F, B>(stream: TcpStream, acceptor: Acceptor, context: ConnectionContext, service: S)
+where
+    S: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Unpin + 'static,
+{
+    let (open, drain) = (Arc::clone(&context.open), context.drain.clone());
+    tokio::select! {
+        () = serve_connection(stream, acceptor, context, service) => {}
+        () = open.wait_expired(&drain) => tracing::debug!("closed a connection without an accepted request"),
+    }
+}
+
+async fn serve_connection<S, F, B>(
+    stream: TcpStream,
+    acceptor: Acceptor,
+    context: ConnectionContext,
+    service: S,
+) where
+    S: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Unpin + 'static,
+{
+    let ConnectionContext { drain, timeouts, open } = context;
+    let stream = tokio::select! {
+        accepted = tokio::time::timeout(timeouts.head, acceptor.accept(stream)) => match accepted {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => return tracing::debug!("TLS handshake timed out"),
+        },
+        () = open.wait_leave() => return,
+    };
+    let (draining, requests, connection) = (drain.clone(), open.requests().clone(), Arc::clone(&open));
+    let in_progress = requests.clone();
+    let deadline = ResponseDeadline::default();
+    let stream = WriteStall::new(stream, timeouts.write_stall, deadline.clone());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        deadline.set(None);
+        request.extensions_mut().insert(deadline.clone());
+        request.extensions_mut().insert(draining.clone());
+        request.extensions_mut().insert(Arc::clone(&connection));
+        let _request = in_progress.begin();
+        let (responding, draining) = (service(request), draining.clone());
+        async move {
+            let mut response = responding.await?;
+            draining.add_close_header(response.headers_mut());
+            Ok::<_, Infallible>(response.map(|body| BusyBody { body, _request }))
+        }
+    });
+    let http = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(timeouts.head)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut http = std::pin::pin!(http);
+    let served = tokio::select! {
+        served = http.as_mut() => served,
+        () = open.wait_leave() => {
+            if open.is_silent() {
+                return;
+            }
+            // A request that has just begun is still served.
+            http.as_mut().graceful_shutdown();
+            tokio::select! {
+                served = http.as_mut() => served,
+                () = requests.wait_idle() => return,
+            }
+        }
+        () = drain.wait_close_idle() => {
+            http.as_mut().graceful_shutdown();
+            tokio::select! {
+                served = http.as_mut() => served,
+                () = drain.wait_abort() => http.await,
+                // A part of a next request is no reason to keep the process.
+                () = requests.wait_idle() => return,
+            }
+        }
+    };
+    if let Err(error) = served {
+        // Clients disconnect or send invalid HTTP all the time, so this is not worth a warning.
+        tracing::debug!(%error, "client connection ended with an error");
+    }
+}

@@ -1,0 +1,63 @@
+//! What a request has to do with stored objects.
+
+use warmroute_prompt::Body;
+use warmroute_types::WorkerId;
+
+use crate::gateway_error::GatewayError;
+use crate::stored_reference::{StoredKind, StoredReference};
+
+/// What a request has to do with stored objects.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StoredUse {
+    /// The objects that the request continues, reads or changes.
+    pub(crate) references: Vec<StoredReference>,
+    /// The client forbids to store the response.
+    pub(crate) forbids_storing: bool,
+    /// The kind and the owner of what the response stores; `None` if it stores nothing.
+    pub(crate) stores: Option<(StoredKind, u64)>,
+    /// The worker that has the objects.
+    pub(crate) worker: Option<WorkerId>,
+}
+
+impl StoredUse {
+    /// What a body says.
+    pub(crate) fn of_body(body: &Body<'_>) -> StoredUse {
+        let response = (StoredKind::Response, body.previous_response());
+        let named = [response, (StoredKind::Conversation, body.conversation())];
+        let references = named.into_iter().filter_map(|(kind, id)| {
+            let id = String::from_utf8_lossy(&id?).into_owned();
+            Some(StoredReference { kind, id })
+        });
+        let references = references.collect();
+        StoredUse { references, forbids_storing: body.forbids_storing(), stores: None, worker: None }
+    }
+
+    /// A refusal of the request, in words of the object whose worker was needed.
+    pub(crate) fn explain(&self, refusal: GatewayError) -> GatewayError {
+        match (refusal, self.references.first(), self.worker) {
+            (GatewayError::NotReady | GatewayError::WorkersFull, Some(reference), Some(_)) => {
+                GatewayError::StoredNotReady(reference.clone())
+            }
+            (refusal, ..) => refusal,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_objects_that_a_body_names_are_found() {
+        let of = |json: &str| {
+            let used = StoredUse::of_body(&Body::read(json.as_bytes()).unwrap());
+            used.references.into_iter().map(|reference| (reference.kind, reference.id)).collect::<Vec<_>>()
+        };
+        let (response, conversation) =
+            ((StoredKind::Response, "r".to_owned()), (StoredKind::Conversation, "c".to_owned()));
+        let both = r#"{"conversation":"c","previous_response_id":"r"}"#;
+        assert_eq!(of(both), [response, conversation.clone()]);
+        assert_eq!(of(r#"{"conversation":{"id":"c"}}"#), [conversation]);
+        assert_eq!(of("{}"), []);
+    }
+}

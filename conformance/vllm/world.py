@@ -100,7 +100,10 @@ class Engine(Process):
         command = [str(HERE / "serve"), self.args.venv, self.args.model, *ports, str(self.blocks), *self.flags]
         if reporter:
             command = ["python3", str(program), "--worker", self.url, *reporter, "--", *command]
-        super().__init__(command, self.logs / f"{self.name}.log", stdout=subprocess.DEVNULL)
+        # vLLM writes its own log to stdout: without it nobody knows why an engine stopped.
+        log = self.logs / f"{self.name}.log"
+        with open(log, "ab") as stdout:
+            super().__init__(command, log, stdout=stdout)
 
     def ready(self, seconds=300):
         return until(f"{self.name} is healthy", lambda: get(f"{self.url}/health") == "", seconds)

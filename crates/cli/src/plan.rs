@@ -16,8 +16,8 @@ use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources, check_endpoints};
 use warmroute_gateway::{
-    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, SessionKeys, Timeouts, Token,
-    WorkerChoice, WorkerLimit,
+    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, SessionKeys, Shares, Timeouts,
+    Token, WorkerChoice, WorkerLimit,
 };
 use warmroute_operate::PickerPlan;
 use warmroute_picker::ConformanceHeaders;
@@ -310,6 +310,11 @@ fn admission_config(
         limits: Limits {
             requests_per_minute: value_of(options.rate_limit_requests_per_minute),
             tokens_per_minute: value_of(options.rate_limit_tokens_per_minute),
+            concurrent: value_of(options.max_concurrent_per_tenant),
+        },
+        shares: Shares {
+            queue_percent: percent("queue-share-per-tenant", options.queue_share_per_tenant)?,
+            memory_percent: percent("memory-share-per-tenant", options.memory_share_per_tenant)?,
         },
         priority_header: header(priority, "off").context("priority-header")?,
         class_max: match value_of(options.allow_high_priority).0 {
@@ -318,6 +323,13 @@ fn admission_config(
         },
         tenant_header: header(tenant, "api-key").context("tenant-header")?,
     })
+}
+
+/// A share in percent. The file may state any number.
+fn percent(name: &str, value: Option<u32>) -> anyhow::Result<u32> {
+    let percent = value_of(value);
+    anyhow::ensure!(percent <= 100, "{name} is {percent}; give 0 to 100 percent");
+    Ok(percent)
 }
 
 fn precise(options: &Options, dialer: Dialer) -> Option<FollowSettings> {
@@ -419,7 +431,7 @@ fn check_ports(listen: SocketAddr, admin: SocketAddr) -> anyhow::Result<()> {
 }
 
 /// Options, and those of which one must be set for the first to have an effect.
-const NEEDS: [(&str, &[&str]); 13] = [
+const NEEDS: [(&str, &[&str]); 14] = [
     ("queue-size", &["max-concurrent-requests", "max-concurrent-per-worker", "wake-timeout-secs"]),
     ("queue-timeout-secs", &["max-concurrent-requests", "max-concurrent-per-worker"]),
     ("dns-refresh-secs", &["worker-dns"]),
@@ -430,6 +442,7 @@ const NEEDS: [(&str, &[&str]); 13] = [
     ("access-log-format", &["access-log"]),
     ("access-log-max-bytes", &["access-log"]),
     ("cache-salt", &["api-keys-file"]),
+    ("max-continuations", &["continue-streams"]),
     ("picker-host", &["picker-port"]),
     ("picker-feedback", &["picker-port"]),
     ("picker-fallbacks", &["picker-port"]),

@@ -446,6 +446,15 @@ group! {
         /// Tokens per minute and tenant, prompts and answers together; 0 is unlimited [default: 0]
         #[arg(value_name = "TOKENS")]
         rate_limit_tokens_per_minute: u32 = Some(gateway().admission.limits.tokens_per_minute),
+        /// Requests in flight per tenant, waiting ones included; 0 is unlimited [default: 0]
+        #[arg(value_name = "REQUESTS")]
+        max_concurrent_per_tenant: u32 = Some(gateway().admission.limits.concurrent),
+        /// Share of the admission queue per tenant, in percent; 0 is unlimited [default: 0]
+        #[arg(value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+        queue_share_per_tenant: u32 = Some(gateway().admission.shares.queue_percent),
+        /// Share of max-buffered-bytes per tenant, in percent; 0 leaves room for others only [default: 0]
+        #[arg(value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+        memory_share_per_tenant: u32 = Some(gateway().admission.shares.memory_percent),
     }
 }
 

@@ -21,7 +21,7 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
     ("core", "fleet", &["types"]),
     ("core", "policy", &["types"]),
     ("core", "admission", &["types"]),
-    ("core", "peers", &["types"]),
+    ("core", "peers", &["types", "admission"]),
     ("core", "prefixes", &["types", "prompt"]),
     ("core", "router", &["types", "prompt", "index", "feed", "fleet", "policy", "peers"]),
     ("edge", "discovery", &["types", "wire"]),

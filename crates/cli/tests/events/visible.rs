@@ -3,6 +3,7 @@
 use crate::harness::client::{Call, get, post};
 use crate::harness::eventually;
 use crate::harness::process::{Gateway, Process, engine, run};
+use crate::harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
 
 fn scratch(name: &str) -> String {
@@ -179,4 +180,29 @@ fn reports_that_are_too_large_are_refused() {
         (32 << 20) + 1
     );
     assert_eq!(Call::raw(gateway.admin(), request.as_bytes()).finish().status, 413);
+}
+
+/// A pipe stands for a file of a network file system that does not answer.
+#[test]
+fn a_model_folder_that_hangs_does_not_hold_up_the_end() {
+    use std::os::unix::fs::OpenOptionsExt;
+    const O_NONBLOCK: i32 = 0o4000;
+    let model = scratch("visible-hanging-model");
+    let one = engine(&["--events", "tcp://127.0.0.1:0", "--write-model", &model]);
+    let folder = TempFolder::new("visible-hanging");
+    for file in std::fs::read_dir(&model).unwrap().map(|file| file.unwrap().file_name()) {
+        let file = file.to_str().unwrap();
+        std::fs::copy(format!("{model}/{file}"), folder.file(file)).unwrap();
+    }
+    let pipe = folder.file("tokenizer.json");
+    std::fs::remove_file(&pipe).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let path = std::path::Path::new(&pipe).parent().unwrap().to_str().unwrap();
+    let gateway = Gateway::start(&[one.url()], &["--model-path", path]);
+    // A pipe can be opened for writing once somebody reads it. The reader then waits for bytes that never come.
+    let _writer = eventually("the gateway reads the file", || {
+        std::fs::OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(&pipe).ok()
+    });
+    gateway.process.signal("-TERM");
+    gateway.process.wait();
 }

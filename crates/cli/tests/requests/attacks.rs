@@ -5,6 +5,7 @@ mod admin;
 mod connections;
 mod fields;
 mod framing;
+mod limits;
 mod tenants;
 mod tokens;
 

@@ -245,6 +245,11 @@ impl<T> Admission<T> {
         self.queue.len_of(class)
     }
 
+    /// Waiting requests of a tenant.
+    pub fn waiting_of(&self, tenant: u64) -> usize {
+        self.queue.len_of_tenant(tenant)
+    }
+
     fn has_room(&self) -> bool {
         self.config.running_max == 0 || self.running < self.config.running_max
     }

@@ -114,6 +114,11 @@ impl<T> ClassQueue<T> {
         self.waiting.len()
     }
 
+    /// Waiting requests of a tenant.
+    pub(crate) fn len_of(&self, tenant: u64) -> usize {
+        self.tenants.get(&tenant).map_or(0, |work| work.orders.len())
+    }
+
     #[cfg(test)]
     pub(crate) fn contains(&self, arrival: u64) -> bool {
         self.waiting.contains_key(&arrival)

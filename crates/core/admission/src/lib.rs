@@ -1,8 +1,8 @@
 //! Admission control: which requests run now, which wait, and which are asked to retry.
 //!
 //! ```text
-//!   request ──▶ RateLimiter ──▶ Admission ──────────▶ routed now
-//!               per key          │      ▲
+//!   request ──▶ SharedLimits ─▶ Admission ──────────▶ routed now
+//!               per tenant       │      ▲
 //!                                ▼      │ a request has ended
 //!                       AdmissionQueue ──┘ classes first, fair between tenants, then by deadline; bounded
 //! ```
@@ -15,9 +15,13 @@ mod admission_rate;
 mod class;
 mod class_queue;
 mod drain_rate;
+mod home;
+mod lease;
+mod limit_message;
 mod position;
 mod queue;
 mod rate_limiter;
+mod shared_limits;
 mod token_bucket;
 mod ttft_budget;
 mod typical_answer;
@@ -25,8 +29,11 @@ mod typical_answer;
 pub use admission::{Admission, Config, RefusalCause, Refused};
 pub use class::Class;
 pub use drain_rate::DrainRate;
+pub use lease::{Asked, Decided, Lease};
+pub use limit_message::{HeldLease, LimitMessage};
 pub use position::AdmissionPosition;
 pub use queue::{AdmissionQueue, AdmissionRequest, QueueFull};
-pub use rate_limiter::{Exceeded, ExpectedTokens, Limit, Limits, RateLimiter, Reservation};
+pub use rate_limiter::{Exceeded, ExpectedTokens, Limit, Limits, RateLimiter, Reservation, TenantLevel};
+pub use shared_limits::SharedLimits;
 pub use token_bucket::TokenBucket;
 pub use ttft_budget::{TooLate, TtftBudget};

@@ -77,6 +77,11 @@ impl<T> AdmissionQueue<T> {
         self.lines[class as usize].len()
     }
 
+    /// Number of waiting requests of a tenant.
+    pub fn len_of_tenant(&self, tenant: u64) -> usize {
+        self.lines.iter().map(|line| line.len_of(tenant)).sum()
+    }
+
     /// Charges a request that need not wait.
     pub fn pass(&mut self, request: AdmissionRequest) -> AdmissionPosition {
         let position = self.position(request);

@@ -15,11 +15,22 @@ impl TokenBucket {
         TokenBucket { level: per_minute.into(), at: now }
     }
 
+    /// A bucket with this level, negative in debt.
+    pub fn at_level(level: f64, now: Micros) -> TokenBucket {
+        TokenBucket { level, at: now }
+    }
+
+    /// The level at this time.
+    pub fn level(&self, per_minute: u32, now: Micros) -> f64 {
+        let full = f64::from(per_minute);
+        (self.level + full * now.since(self.at).as_secs_f64() / 60.0).min(full)
+    }
+
     /// Whether there is enough; if not, the seconds until there is. An amount larger than the bucket may be taken
     /// when it is full, since it could never be otherwise.
     pub fn check(&mut self, amount: u32, per_minute: u32, now: Micros) -> Result<(), u32> {
         let full = f64::from(per_minute);
-        self.level = (self.level + full * now.since(self.at).as_secs_f64() / 60.0).min(full);
+        self.level = self.level(per_minute, now);
         self.at = self.at.max(now);
         let missing = f64::from(amount).min(full) - self.level;
         if missing <= 0.0 { Ok(()) } else { Err(((missing * 60.0 / full).ceil() as u32).max(1)) }
@@ -36,8 +47,7 @@ impl TokenBucket {
 
     /// Whether the bucket is full.
     pub fn is_full(&self, per_minute: u32, now: Micros) -> bool {
-        let full = f64::from(per_minute);
-        self.level + full * now.since(self.at).as_secs_f64() / 60.0 >= full
+        self.level(per_minute, now) >= f64::from(per_minute)
     }
 }
 

@@ -1,11 +1,12 @@
 //! Changes that a peer's message causes in this router.
 
+use warmroute_admission::LimitMessage;
 use warmroute_types::{Micros, RouterId};
 
 use crate::{AssignmentEnd, BookingRecord, PromptDigests, StoredResponse};
 
 /// A change to apply to worker loads and the index. The driver applies effects in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// A peer sent a request to a worker.
     Booked {
@@ -61,6 +62,13 @@ pub enum Effect {
         id: u128,
         /// Its place and owner.
         stored: StoredResponse,
+    },
+    /// A peer asks or tells something about tenants' limits.
+    LimitsReceived {
+        /// The peer.
+        router: RouterId,
+        /// Its messages, in order.
+        messages: Vec<LimitMessage>,
     },
     /// A peer found a worker's cache empty.
     CacheCleared {

@@ -27,6 +27,7 @@ mod envelope;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod ledger;
+mod limit_records;
 mod message;
 mod own_ledger;
 mod peer;
@@ -53,3 +54,4 @@ pub use peer::PeerStatus;
 pub use peers::{Config, Peers};
 pub use query::{Query, QueryKind};
 pub use stored_response::StoredResponse;
+pub use warmroute_admission::LimitMessage;

@@ -8,19 +8,24 @@
 //! that its sender supports. A later version may append fields to heads and records, and add kinds of records and messages;
 //! older routers skip them. Only a change that older routers would misunderstand raises the needed version.
 
+use warmroute_admission::LimitMessage;
 use warmroute_types::{Delivery, RouterId};
 
 use crate::codec::{BadMessage, Reader, Writer};
+use crate::limit_records::{read_limits, write_limits};
 use crate::{
     AnswerPart, Assignment, AssignmentEnd, BookingRecord, Ledger, PromptDigests, Query, StoredResponse,
     WorkerFinding, WorkerHealth,
 };
 
-/// The newest protocol version that this build supports.
-const VERSION_OURS: u8 = 1;
+/// The newest protocol version that this build supports: 2 adds messages about limits.
+const VERSION_OURS: u8 = 2;
 
 /// The version that is needed to understand this build's messages.
 const VERSION_NEEDED: u8 = 1;
+
+/// Peers from this version on share limits.
+pub(crate) const VERSION_LIMITS: u8 = 2;
 
 /// Longest message in bytes. Transports may reject longer ones.
 pub const MESSAGE_MAX: usize = 1 << 20;
@@ -33,6 +38,7 @@ const STATE: u8 = 2;
 const QUERY: u8 = 3;
 const ANSWER: u8 = 4;
 // 5 and 6 relayed engine events in earlier builds of version 1; they must not get another meaning.
+const LIMITS: u8 = 7;
 
 /// Kinds of records in a ledger.
 const ASSIGNMENT: u8 = 1;
@@ -54,7 +60,7 @@ const END_MASK: u8 = 3;
 const FLAG_WHOLE: u8 = 128;
 
 /// A message between routers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum PeerMessage {
     /// Changes of the sender's ledger. Batches count from 1; an empty one is a heartbeat with the number of
     /// the last batch.
@@ -91,6 +97,13 @@ pub enum PeerMessage {
         /// The bytes of this part.
         bytes: Vec<u8>,
     },
+    /// Messages about tenants' limits, since protocol version 2.
+    Limits {
+        /// The sender.
+        from: RouterId,
+        /// The messages, in order.
+        messages: Vec<LimitMessage>,
+    },
 }
 
 impl PeerMessage {
@@ -100,7 +113,8 @@ impl PeerMessage {
             PeerMessage::Batch { from, .. }
             | PeerMessage::State { from, .. }
             | PeerMessage::Query { from, .. }
-            | PeerMessage::Answer { from, .. } => *from,
+            | PeerMessage::Answer { from, .. }
+            | PeerMessage::Limits { from, .. } => *from,
         }
     }
 
@@ -141,6 +155,7 @@ impl PeerMessage {
             PeerMessage::State { .. } => STATE,
             PeerMessage::Query { .. } => QUERY,
             PeerMessage::Answer { .. } => ANSWER,
+            PeerMessage::Limits { .. } => LIMITS,
         }
     }
 
@@ -153,6 +168,7 @@ impl PeerMessage {
             }
             PeerMessage::Query { query, .. } => query.write_head(writer),
             PeerMessage::Answer { part, .. } => part.write(writer),
+            PeerMessage::Limits { .. } => {}
         }
     }
 
@@ -162,6 +178,7 @@ impl PeerMessage {
                 write_ledger(writer, ledger);
             }
             PeerMessage::Query { query, .. } => query.write_records(writer),
+            PeerMessage::Limits { messages, .. } => write_limits(writer, messages),
             PeerMessage::Answer { bytes, .. } if bytes.is_empty() => {}
             PeerMessage::Answer { bytes, .. } => {
                 writer.record(PAYLOAD, |writer| writer.bytes.extend_from_slice(bytes));
@@ -213,6 +230,7 @@ impl PeerMessage {
                 }
                 PeerMessage::Answer { from, part, bytes }
             }
+            LIMITS => PeerMessage::Limits { from, messages: read_limits(&mut records)? },
             _ => return Ok(None),
         }))
     }
@@ -501,7 +519,7 @@ mod tests {
         #[test]
         fn additions_of_a_later_version_are_skipped(message in message()) {
             let bytes = from_later_version(&message.encode());
-            prop_assert_eq!((PeerMessage::protocol_version(&bytes), PeerMessage::claimed_sender(&bytes)), (2, Some(message.from())));
+            prop_assert_eq!((PeerMessage::protocol_version(&bytes), PeerMessage::claimed_sender(&bytes)), (VERSION_OURS + 1, Some(message.from())));
             prop_assert_eq!(PeerMessage::decode(&bytes), Ok(Some(message)));
         }
 
@@ -536,14 +554,14 @@ mod tests {
         assert!(matches!(with(1, 9), Ok(Some(_))), "a later version that is not needed");
         assert_eq!(with(2, 99), Ok(None), "an unknown kind of message");
         assert_eq!(with(15, 99), Ok(None), "an unknown kind of query");
-        assert_eq!(with(0, 2), Err(BadMessage::Version(2)));
+        assert_eq!(with(0, VERSION_OURS + 1), Err(BadMessage::Version(VERSION_OURS + 1)));
     }
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// These bytes are frozen: routers of protocol version 1 send and understand them.
+    /// These bytes are frozen: routers of protocol version 1 understand them. The second byte is the sender's version.
     #[test]
     fn the_message_encoding_is_frozen() {
         let from = RouterId(0x0102_0304_0506_0708);
@@ -587,13 +605,13 @@ mod tests {
         assert_eq!(encoded, frozen.map(|(_, bytes)| bytes.to_owned()));
     }
 
-    const BATCH_BYTES: &str = "01010108070605040302014203820111012a12830900000000000000ac02400103000000000000008002\
+    const BATCH_BYTES: &str = "01020108070605040302014203820111012a12830900000000000000ac02400103000000000000008002\
         4002050000000000000006000000000000000103021c01020b0900000000000000040102";
-    const STATE_BYTES: &str = "01010208070605040302014203820111012a12830900000000000000ac02400103000000000000008002\
+    const STATE_BYTES: &str = "01020208070605040302014203820111012a12830900000000000000ac02400103000000000000008002\
         4002050000000000000006000000000000000103021c01020b0900000000000000040102";
-    const STORED_BYTES: &str = "0101010807060504030201250202000320050000000000000007000000000000000600000000000000\
+    const STORED_BYTES: &str = "0102010807060504030201250202000320050000000000000007000000000000000600000000000000\
         0900000000000000";
-    const QUERY_BATCHES_BYTES: &str = "0101030807060504030201120305ac020105020302090004010004028101";
-    const QUERY_SNAPSHOT_BYTES: &str = "01010308070605040302010d0305ac02020004010004028101";
-    const ANSWER_BYTES: &str = "01010408070605040302010c0605ac020201030103010203";
+    const QUERY_BATCHES_BYTES: &str = "0102030807060504030201120305ac020105020302090004010004028101";
+    const QUERY_SNAPSHOT_BYTES: &str = "01020308070605040302010d0305ac02020004010004028101";
+    const ANSWER_BYTES: &str = "01020408070605040302010c0605ac020201030103010203";
 }

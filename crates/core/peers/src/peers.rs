@@ -16,6 +16,7 @@ use warmroute_types::{Micros, RouterId, To};
 use crate::answer_cache::AnswerCache;
 use crate::answer_parts::ANSWER_BYTES_MAX;
 use crate::clock::Clock;
+use crate::message::VERSION_LIMITS;
 use crate::peer::Peer;
 use crate::peer_assignments::Timeliness;
 use crate::pending_queries::PendingQueries;
@@ -182,6 +183,12 @@ impl Peers {
         self.peers.keys().copied()
     }
 
+    /// Connected peers that share limits.
+    pub fn limit_sharers(&self) -> impl Iterator<Item = RouterId> {
+        let shares = |peer: &Peer| peer.protocol_version >= VERSION_LIMITS;
+        self.peers.iter().filter(move |(_, peer)| shares(peer)).map(|(&id, _)| id)
+    }
+
     fn encode_batch(&self, number: u64, updates: Ledger) -> Arc<[u8]> {
         PeerMessage::Batch { from: self.me, number, updates }.encode().into()
     }
@@ -250,6 +257,10 @@ impl Peers {
                 self.accept_part(from, part, bytes, now, effects);
                 Vec::new()
             }
+            PeerMessage::Limits { messages, .. } => {
+                effects.push(Effect::LimitsReceived { router: from, messages });
+                Vec::new()
+            }
             message => {
                 self.apply(from, message, Timeliness::Live, now, effects);
                 Vec::new()
@@ -304,7 +315,7 @@ impl Peers {
                 peer.apply_state(up_to, state, effects);
                 self.dropped_prompts += std::mem::take(&mut peer.assignments.dropped_prompts);
             }
-            PeerMessage::Query { .. } | PeerMessage::Answer { .. } => {}
+            PeerMessage::Query { .. } | PeerMessage::Answer { .. } | PeerMessage::Limits { .. } => {}
         }
     }
 

@@ -149,6 +149,7 @@ impl Node {
                 Effect::SnapshotReceived { bytes, .. } => self.snapshots.push(bytes),
                 Effect::CacheCleared { worker } => self.clears.push(worker),
                 Effect::ResponseStored { id, stored } => _ = self.stored.insert(id, stored),
+                Effect::LimitsReceived { .. } => {}
             }
         }
     }

@@ -23,4 +23,4 @@ mod watch;
 pub use cause::Cause;
 pub use parting::Parting;
 pub use report::{BreakReport, ModelReport, PrefixReport};
-pub use watch::{PrefixWatch, WatchedPrompt};
+pub use watch::{PrefixWatch, WatchedPrompt, outline};

@@ -38,6 +38,11 @@ pub struct WatchedPrompt<'a> {
     pub salt: u64,
 }
 
+/// The outline of a prompt, without any of its text.
+pub fn outline(seed: u64, prompt: WatchedPrompt<'_>, digest: fn(&[u8], u64) -> u64) -> Outline {
+    Outline::of(prompt.body, prompt.api, |text| digest(text, seed))
+}
+
 /// Finds out what breaks the prefixes of successive prompts.
 pub struct PrefixWatch {
     seed: u64,
@@ -74,10 +79,21 @@ impl PrefixWatch {
         }
     }
 
-    /// Compares a prompt with the one before it, and keeps its outline. `digest` takes the seed and a text.
+    /// Outlines a prompt, compares it with the one before it, and keeps the outline. `digest` takes the seed and a text.
     pub fn see(&mut self, prompt: WatchedPrompt<'_>, digest: fn(&[u8], u64) -> u64, now: Micros) {
-        let seed = self.seed;
-        let outline = Arc::new(Outline::of(prompt.body, prompt.api, |text| digest(text, seed)));
+        let outline = outline(self.seed, prompt, digest);
+        self.see_outlined(prompt, outline, digest, now);
+    }
+
+    /// The same with an outline that [`outline`] made with the watch's seed. It takes the larger part of the time.
+    pub fn see_outlined(
+        &mut self,
+        prompt: WatchedPrompt<'_>,
+        outline: Outline,
+        digest: fn(&[u8], u64) -> u64,
+        now: Micros,
+    ) {
+        let outline = Arc::new(outline);
         if outline.parts().is_empty() {
             return;
         }

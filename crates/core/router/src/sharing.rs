@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
 use warmroute_peers::{
-    AssignmentEnd, BookingRecord, Effect, Envelope, Ledger, LedgerUpdates, OwnLedger, PeerStatus, Peers,
-    StoredResponse, WorkerHealth,
+    AssignmentEnd, BookingRecord, Effect, Envelope, Ledger, LedgerUpdates, LimitMessage, OwnLedger,
+    PeerStatus, Peers, StoredResponse, WorkerHealth,
 };
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, RouterId, WorkerId};
 
@@ -72,6 +72,8 @@ pub struct Received {
     /// Tasks for [`Peering::run`](crate::Peering::run), in this order, in the background: peers drop a router
     /// that is silent for as long as the tasks take.
     pub tasks: Vec<PeerTask>,
+    /// Messages about tenants' limits, which the router does not read.
+    pub limits: Vec<(RouterId, Vec<LimitMessage>)>,
 }
 
 /// A task that takes long.

@@ -1,19 +1,21 @@
 //! The admission gate: the state of request limits, rate limits and the queue in front of routing.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
-use warmroute_admission::{Admission, AdmissionRequest, Class, Limits, RateLimiter};
+use warmroute_admission::{Admission, AdmissionRequest, Class, Limits};
 use warmroute_router::Vacancy;
 use warmroute_types::{Micros, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::keys::Tenant;
 use crate::random::random;
+use crate::shares::Shares;
+use crate::tenant_limits::TenantLimits;
 use crate::ttft_budget::TypicalTtft;
 
 /// Limits on concurrent requests, on waiting requests and on each tenant's rate.
@@ -33,6 +35,8 @@ pub struct AdmissionConfig {
     pub ttft_budget: Duration,
     /// Default rate limits of one tenant.
     pub limits: Limits,
+    /// Default shares of one tenant.
+    pub shares: Shares,
     /// Header that names the tenant; `None`: the API key does.
     pub tenant_header: Option<HeaderName>,
     /// Header that sets the priority; `None`: all requests have the same priority.
@@ -92,6 +96,7 @@ impl Default for AdmissionConfig {
             wake_max: Duration::ZERO,
             ttft_budget: Duration::ZERO,
             limits: Limits::default(),
+            shares: Shares::default(),
             tenant_header: None,
             priority_header: Some(HeaderName::from_static("x-warmroute-priority")),
             class_max: Class::Normal,
@@ -105,9 +110,10 @@ const WAIT_BUCKETS_S: [f64; 10] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 
 /// The admission state that all requests share.
 pub(crate) struct AdmissionGate {
     pub(crate) admission: Mutex<Admission<Waiter>>,
-    pub(crate) rates: Mutex<RateLimiter>,
-    /// Seed for hashing tenant names, so that a client cannot choose a name that collides with another tenant's.
-    seed: u64,
+    pub(crate) limits: TenantLimits,
+    /// Seed for hashing tenant names, so that a client cannot choose a name that collides with another tenant's. Routers
+    /// that share have the same one.
+    seed: AtomicU64,
     pub(crate) queue_waits_s: Histogram,
     pub(crate) typical_ttft: TypicalTtft,
     /// Requests that began to wait when no worker was ready.
@@ -138,12 +144,17 @@ impl AdmissionGate {
         let admission = Mutex::new(Admission::new(config.for_admission()));
         AdmissionGate {
             admission,
-            rates: Mutex::default(),
-            seed: random(),
+            limits: TenantLimits::default(),
+            seed: AtomicU64::new(random()),
             queue_waits_s: Histogram::new(WAIT_BUCKETS_S),
             typical_ttft: TypicalTtft::default(),
             awaiting_worker: AtomicUsize::new(0),
         }
+    }
+
+    /// Sets the seed of tenants' hashes. Requests in flight keep theirs.
+    pub(crate) fn set_seed(&self, seed: u64) {
+        self.seed.store(seed, Relaxed);
     }
 
     /// Counts a request that waits because no worker is ready.
@@ -222,7 +233,7 @@ impl AdmissionGate {
 
     /// Hashes a name that a client may have chosen.
     fn seeded_hash(&self, name: &[u8]) -> u64 {
-        xxh3_64_with_seed(name, self.seed)
+        xxh3_64_with_seed(name, self.seed.load(Relaxed))
     }
 
     /// Admits the next waiting request for which there is room. Returns whether there was one.

@@ -368,7 +368,10 @@ impl Dispatch {
         if let Some(reused) = reused {
             let sent = Instant::now();
             request = match reused.send(request).await {
-                Ok(response) => return read_first_chunk(response).await,
+                Ok(response) => {
+                    upstream.mark_keeps_open();
+                    return read_first_chunk(response).await;
+                }
                 Err(UpstreamError::NotSent(request)) => *request,
                 Err(_) if sent.elapsed() < STALE_WITHIN => {
                     let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;

@@ -75,6 +75,8 @@ pub(crate) enum GatewayError {
     WorkersFull,
     #[error("The admission queue is full; try again in {retry_after_s} s")]
     QueueFull { retry_after_s: u32 },
+    #[error("This client's requests fill its part of the admission queue; try again in {retry_after_s} s")]
+    QueueShareFull { retry_after_s: u32 },
     #[error("Timed out in the admission queue after {} s; try again in {retry_after_s} s", seconds(*waited))]
     QueueTimeout { waited: Micros, retry_after_s: u32 },
     #[error(
@@ -91,7 +93,7 @@ pub(crate) enum GatewayError {
     Shed { retry_after_s: u32 },
     #[error("x-warmroute-ttft-budget-ms must be a whole number of milliseconds, at most one day")]
     BadTtftBudget,
-    #[error("Rate limit reached: too many {} per minute; try again in {} s", unit_of(.0.limit), .0.retry_after_s)]
+    #[error("{}; try again in {} s", limit_text(.0.limit), .0.retry_after_s)]
     RateLimited(Exceeded),
     #[error("No such endpoint: {0}")]
     UnknownPath(String),
@@ -130,10 +132,11 @@ fn time_text(time: Micros) -> String {
     }
 }
 
-fn unit_of(limit: Limit) -> &'static str {
+fn limit_text(limit: Limit) -> &'static str {
     match limit {
-        Limit::Requests => "requests",
-        Limit::Tokens => "tokens",
+        Limit::Requests => "Rate limit reached: too many requests per minute",
+        Limit::Tokens => "Rate limit reached: too many tokens per minute",
+        Limit::Concurrent => "Concurrency limit reached: too many requests at once",
     }
 }
 
@@ -186,9 +189,10 @@ impl GatewayError {
     }
 
     /// All error codes.
-    pub(crate) const CODES: [&str; 32] = [
+    pub(crate) const CODES: [&str; 34] = [
         "ambiguous_head",
         "broken_body",
+        "concurrency_limit",
         "field_not_allowed",
         "invalid_api_key",
         "invalid_json",
@@ -200,6 +204,7 @@ impl GatewayError {
         "no_worker_ready",
         "out_of_resources",
         "queue_full",
+        "queue_share_full",
         "queue_shed",
         "queue_timeout",
         "rate_limit_requests",
@@ -247,12 +252,14 @@ impl GatewayError {
             | GatewayError::WorkersFull
             | GatewayError::StoredNotReady(_) => "no_worker_ready",
             GatewayError::QueueFull { .. } => "queue_full",
+            GatewayError::QueueShareFull { .. } => "queue_share_full",
             GatewayError::QueueTimeout { .. } => "queue_timeout",
             GatewayError::TtftBudget { .. } | GatewayError::QueueTooLate { .. } => "ttft_budget",
             GatewayError::Shed { .. } => "queue_shed",
             GatewayError::BadTtftBudget => "invalid_ttft_budget",
             GatewayError::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
             GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
+            GatewayError::RateLimited(Exceeded { limit: Limit::Concurrent, .. }) => "concurrency_limit",
             GatewayError::UnknownPath(_) => "unknown_url",
             GatewayError::MethodNotAllowed { .. } => "method_not_allowed",
             GatewayError::NoWebSocket => "websocket_not_offered",
@@ -293,6 +300,7 @@ impl GatewayError {
             | GatewayError::OutOfResources(_)
             | GatewayError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             GatewayError::QueueFull { .. }
+            | GatewayError::QueueShareFull { .. }
             | GatewayError::QueueTimeout { .. }
             | GatewayError::TtftBudget { .. }
             | GatewayError::QueueTooLate { .. }
@@ -310,6 +318,7 @@ impl GatewayError {
     fn retry_after_s(&self) -> Option<u32> {
         match self {
             GatewayError::QueueFull { retry_after_s }
+            | GatewayError::QueueShareFull { retry_after_s }
             | GatewayError::QueueTimeout { retry_after_s, .. }
             | GatewayError::TtftBudget { retry_after_s, .. }
             | GatewayError::QueueTooLate { retry_after_s, .. }

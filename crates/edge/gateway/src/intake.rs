@@ -127,7 +127,7 @@ pub(crate) async fn receive(
     config: &Config,
     tenant: Option<&Tenant>,
 ) -> Result<Intake, GatewayError> {
-    let mut budget = gateway.body_memory.share(config.bodies_bytes_max, tenant.map(|tenant| tenant.owner));
+    let mut budget = gateway.body_memory.share(config, tenant);
     if !is_json(method, api, headers) {
         return pass_through(headers, body, config, budget).await;
     }

@@ -22,6 +22,7 @@ use warmroute_types::{Micros, OptionValue};
 use crate::cache_salt::CacheSalt;
 use crate::cached_tokens::CachedTokens;
 use crate::engine_fields::FieldRules;
+use crate::shares::Shares;
 use crate::tenant_tokens::TenantTokens;
 use crate::token::{Digest, bearer, digest, is_same};
 use crate::ttft_budget;
@@ -39,6 +40,8 @@ pub(crate) struct Tenant {
     pub(crate) name: String,
     /// Rate limits. Unset ones take the gateway's defaults.
     pub(crate) limits: Limits,
+    /// Shares of memory and queue. Unset ones take the gateway's defaults.
+    pub(crate) shares: Shares,
     /// Highest priority of its requests; `None`: the gateway's default.
     pub(crate) class_max: Option<Class>,
     /// Budget for the time to first token; `None`: the gateway's default.
@@ -110,6 +113,8 @@ impl Keys {
     pub fn read(text: &str) -> Result<Keys, BadKeys> {
         let mut keys = Keys { keys: HashMap::new(), tenants: BTreeMap::new(), owners: RandomState::new() };
         let mut count = 0;
+        // Editors of other systems may write a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (index, line) in text.lines().enumerate() {
             let line_is = |why| BadKeys::Line { line: index + 1, why };
             let Some(line) = KeyLine::read(line).map_err(line_is)? else { continue };
@@ -126,16 +131,16 @@ impl Keys {
         if self.find(&line.digest).is_some() {
             return Err("the key is a duplicate");
         }
-        let KeyLine { digest, name, limits, class_max, ttft_budget, rights } = line;
+        let KeyLine { digest, name, limits, shares, class_max, ttft_budget, rights } = line;
         let new = || {
             let (name, rights, requests) = (name.clone(), rights.clone(), Counter::default());
             let owner = self.owners.hash_one(&name);
             let tokens = Arc::default();
-            Arc::new(Tenant { name, limits, class_max, ttft_budget, rights, owner, requests, tokens })
+            Arc::new(Tenant { name, limits, shares, class_max, ttft_budget, rights, owner, requests, tokens })
         };
         let tenant = Arc::clone(self.tenants.entry(name.clone()).or_insert_with(new));
         let is_same = tenant.limits == limits && tenant.class_max == class_max && tenant.rights == rights;
-        if !is_same || tenant.ttft_budget != ttft_budget {
+        if !is_same || tenant.ttft_budget != ttft_budget || tenant.shares != shares {
             return Err("another key with this name has different limits, another priority or other rights");
         }
         self.keys.entry(head(&digest)).or_default().push((digest, tenant));
@@ -150,8 +155,8 @@ impl Keys {
             let tokens = known.map_or_else(Arc::default, |known| Arc::clone(&known.tokens));
             let owner = known.map_or(tenant.owner, |known| known.owner);
             let (name, rights) = (tenant.name.clone(), tenant.rights.clone());
-            let Tenant { limits, class_max, ttft_budget, .. } = *tenant;
-            Arc::new(Tenant { name, limits, class_max, ttft_budget, rights, owner, requests, tokens })
+            let Tenant { limits, shares, class_max, ttft_budget, .. } = *tenant;
+            Arc::new(Tenant { name, limits, shares, class_max, ttft_budget, rights, owner, requests, tokens })
         };
         self.tenants = self.tenants.iter().map(|(name, tenant)| (name.clone(), with_count(tenant))).collect();
         for (_, tenant) in self.keys.values_mut().flatten() {
@@ -194,6 +199,7 @@ struct KeyLine {
     digest: Digest,
     name: String,
     limits: Limits,
+    shares: Shares,
     class_max: Option<Class>,
     ttft_budget: Option<Micros>,
     rights: TenantRights,
@@ -210,20 +216,24 @@ impl KeyLine {
         };
         let name = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let (name, limits) = (format!("key-{name}"), Limits::default());
-        let (class_max, ttft_budget, rights) = Default::default();
-        let mut line = KeyLine { digest, name, limits, class_max, ttft_budget, rights };
+        let (shares, class_max, ttft_budget, rights) = Default::default();
+        let mut line = KeyLine { digest, name, limits, shares, class_max, ttft_budget, rights };
         words.try_for_each(|word| line.take(word))?;
         Ok(Some(line))
     }
 
     fn take(&mut self, word: &str) -> Result<(), &'static str> {
-        const UNKNOWN: &str = "expected name=, requests-per-minute=, tokens-per-minute=, priority=, \
-             ttft-budget-ms=, engine-fields=, cache-group= or cached-tokens= after the key";
+        const UNKNOWN: &str = "expected name=, requests-per-minute=, tokens-per-minute=, concurrent-requests=, \
+             queue-share=, memory-share=, priority=, ttft-budget-ms=, engine-fields=, cache-group= or \
+             cached-tokens= after the key";
         let number = |value: &str| value.parse::<u32>().map_err(|_| "a limit must be a whole number");
         match word.split_once('=').ok_or(UNKNOWN)? {
             ("name", name) => self.name = checked(name)?,
             ("requests-per-minute", value) => self.limits.requests_per_minute = number(value)?,
             ("tokens-per-minute", value) => self.limits.tokens_per_minute = number(value)?,
+            ("concurrent-requests", value) => self.limits.concurrent = number(value)?,
+            ("queue-share", value) => self.shares.queue_percent = percent(value)?,
+            ("memory-share", value) => self.shares.memory_percent = percent(value)?,
             ("priority", value) => {
                 self.class_max = Some(Class::named(value).ok_or("priority must be high, normal or low")?);
             }
@@ -243,6 +253,12 @@ impl KeyLine {
         }
         Ok(())
     }
+}
+
+/// A share, such as `25` or `25%`.
+fn percent(value: &str) -> Result<u32, &'static str> {
+    let number = value.strip_suffix('%').unwrap_or(value).parse::<u32>().ok();
+    number.filter(|percent| (1..=100).contains(percent)).ok_or("a share must be 1 to 100 percent")
 }
 
 fn checked(name: &str) -> Result<String, &'static str> {

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use tokio::sync::oneshot;
 use warmroute_admission::{
-    AdmissionPosition, AdmissionRequest, ExpectedTokens, Limits, RefusalCause, Refused, Reservation,
-    TtftBudget,
+    AdmissionPosition, AdmissionRequest, ExpectedTokens, Lease, Limits, RefusalCause, Refused, TtftBudget,
 };
 use warmroute_router::Vacancy;
 use warmroute_types::{Micros, Usage, WorkerId};
@@ -20,8 +19,10 @@ use crate::admission_gate::{AdmissionConfig, Waiter};
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
+use crate::limit_exchange;
 use crate::parsed_request::ParsedRequest;
 use crate::routing;
+use crate::shares::Shares;
 use crate::ttft_budget;
 
 /// An admitted request. Dropping it ends the request: it settles the rate limits and admits the next one.
@@ -30,8 +31,8 @@ pub(crate) struct Permit {
     ask: AdmissionRequest,
     /// Number of answers the request asks for (`n`).
     answers: u32,
-    /// Tokens reserved from the tenant's rate limit; `None` without rate limits.
-    reserved: Option<Reservation>,
+    /// The request's part of its tenant's limits; `None` without limits.
+    lease: Option<Lease>,
     /// Tokens used so far. When the request ends, for whatever reason, its tenant is charged this number.
     charged_tokens: u32,
     /// `None` if only rates are limited.
@@ -83,19 +84,19 @@ pub(crate) async fn admit(
         gateway: Arc::clone(gateway),
         ask,
         answers: request.answers,
-        reserved: None,
+        lease: None,
         charged_tokens: 0,
         admitted: None,
     };
     if has_rates {
         let ParsedRequest { prompt_tokens: prompt, answers, answer_tokens_max: answer_max, .. } = **request;
         let expected = ExpectedTokens { prompt, answers, answer_max };
-        let reserved =
-            gateway.admission_gate.rates.lock().reserve(ask.tenant, limits, expected, gateway.now());
-        permit.reserved = Some(reserved.map_err(GatewayError::RateLimited)?);
+        let lease = limit_exchange::reserve(gateway, ask.tenant, limits, expected).await;
+        permit.lease = Some(lease.map_err(GatewayError::RateLimited)?);
     }
     if config.is_limited() {
-        let admitted = enter_or_queue(gateway, config, ask, request, avoid).await;
+        let shares = tenant.map_or(config.shares, |tenant| tenant.shares.over(config.shares));
+        let admitted = enter_or_queue(gateway, config, shares, ask, request, avoid).await;
         permit.admitted = Some(admitted.map_err(|refusal| in_terms_of(budget, ask, refusal, gateway))?);
     }
     Ok(Some(permit))
@@ -129,6 +130,7 @@ fn in_terms_of(
 async fn enter_or_queue(
     gateway: &Arc<Gateway>,
     config: &AdmissionConfig,
+    shares: Shares,
     ask: AdmissionRequest,
     request: &Arc<ParsedRequest>,
     avoid: &[WorkerId],
@@ -147,6 +149,9 @@ async fn enter_or_queue(
     let waiter = Waiter { model: request.model.clone(), avoid: avoid.to_vec(), wake };
     let (place, wait) = {
         let mut admission = gate.admission.lock();
+        if admission.waiting_of(ask.tenant) >= shares.of_queue(config.waiting_max) {
+            return Err(GatewayError::QueueShareFull { retry_after_s: admission.retry_after_s(now) });
+        }
         let wait = admission.expected_wait(&ask, now);
         (admission.wait_until(ask, waiter, deadline, now), wait)
     };
@@ -264,16 +269,15 @@ impl Permit {
     pub(crate) fn charge_streamed(&mut self, output_tokens: u32) {
         self.charged_tokens = self.ask.cost.saturating_add(output_tokens);
         let charged_tokens = self.charged_tokens;
-        let exceeded =
-            |reserved: &&mut Reservation| reserved.is_limited() && charged_tokens > reserved.tokens();
-        if let Some(reserved) = self.reserved.as_mut().filter(exceeded) {
-            self.gateway.admission_gate.rates.lock().extend(reserved, charged_tokens);
+        let exceeded = |lease: &&mut Lease| lease.is_limited() && charged_tokens > lease.tokens();
+        if let Some(lease) = self.lease.as_mut().filter(exceeded) {
+            self.gateway.admission_gate.limits.extend(lease, charged_tokens);
         }
     }
 
     /// Charges what was reserved, because a worker served the request without saying how much it used.
     pub(crate) fn charge_reserved(&mut self) {
-        let reserved = self.reserved.as_ref().map_or(0, Reservation::tokens);
+        let reserved = self.lease.as_ref().map_or(0, Lease::tokens);
         self.charged_tokens = self.charged_tokens.max(reserved);
     }
 
@@ -285,9 +289,9 @@ impl Permit {
     /// Charges a complete answer, and learns its length for later reservations.
     pub(crate) fn charge_answer(&mut self, usage: Usage) {
         self.charge_usage(usage);
-        let limited = self.reserved.as_ref().filter(|reserved| reserved.is_limited());
-        if let (Some(reserved), Some(each)) = (limited, usage.output_tokens.checked_div(self.answers)) {
-            self.gateway.admission_gate.rates.lock().learn(reserved, each);
+        let limited = self.lease.as_ref().filter(|lease| lease.is_limited());
+        if let (Some(lease), Some(each)) = (limited, usage.output_tokens.checked_div(self.answers)) {
+            self.gateway.admission_gate.limits.learn(lease, each);
         }
     }
 
@@ -300,8 +304,9 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let gate = &self.gateway.admission_gate;
-        if let Some(reserved) = &self.reserved {
-            gate.rates.lock().settle(reserved, self.charged_tokens);
+        if let Some(lease) = &self.lease {
+            gate.limits.settle(lease, self.charged_tokens);
+            self.gateway.notify_peers();
         }
         if let Some(admitted) = self.admitted {
             let mut admission = gate.admission.lock();

@@ -117,10 +117,9 @@ impl Gateway {
         let authenticated = self.authenticate(&head.headers);
         let is_authenticated = authenticated.is_ok();
         let tenant = authenticated.ok().flatten();
-        let owner = tenant.as_ref().map(|tenant| tenant.owner);
         PickIntake {
             api: Api::of_path(path),
-            budget: self.body_memory.share(config.bodies_bytes_max, owner),
+            budget: self.body_memory.share(&config, tenant.as_deref()),
             received: self.now(),
             gateway: Arc::clone(self),
             deadline: BodyDeadline::new(config.timeouts.body),
@@ -243,7 +242,7 @@ impl PickIntake {
     }
 
     fn empty_budget(&self) -> BodyBudget {
-        self.gateway.body_memory.share(self.config.bodies_bytes_max, None)
+        self.gateway.body_memory.share(&self.config, None)
     }
 
     async fn parse(

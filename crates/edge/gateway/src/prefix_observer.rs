@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use warmroute_prefixes::{PrefixReport, PrefixWatch, WatchedPrompt};
+use warmroute_prefixes::{PrefixReport, PrefixWatch, WatchedPrompt, outline};
 use warmroute_prompt::{Api, Body};
 use warmroute_types::Micros;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -40,6 +40,8 @@ pub(crate) struct PromptSource<'a> {
 /// Observes the prefixes of prompts.
 pub(crate) struct PrefixObserver {
     watch: Arc<Mutex<PrefixWatch>>,
+    /// The watch's.
+    seed: u64,
     /// Started with the first request.
     thread: OnceLock<SyncSender<ObservedPrompt>>,
     waiting_bytes: Arc<AtomicUsize>,
@@ -66,8 +68,10 @@ struct ObservedPrompt {
 
 impl Default for PrefixObserver {
     fn default() -> PrefixObserver {
+        let seed = random();
         PrefixObserver {
-            watch: Arc::new(Mutex::new(PrefixWatch::new(random()))),
+            watch: Arc::new(Mutex::new(PrefixWatch::new(seed))),
+            seed,
             thread: OnceLock::new(),
             waiting_bytes: Arc::default(),
             second: Mutex::default(),
@@ -116,10 +120,10 @@ impl PrefixObserver {
     /// Starts the thread, which ends with this observer. Without a thread all requests are skipped.
     fn start(&self) -> SyncSender<ObservedPrompt> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
-        let (watch, waiting) = (Arc::clone(&self.watch), Arc::clone(&self.waiting_bytes));
+        let (watch, waiting, seed) = (Arc::clone(&self.watch), Arc::clone(&self.waiting_bytes), self.seed);
         let started = std::thread::Builder::new()
             .name("prefixes".to_owned())
-            .spawn(move || compare_all(&receiver, &watch, &waiting));
+            .spawn(move || compare_all(&receiver, &watch, seed, &waiting));
         if let Err(error) = started {
             tracing::warn!(%error, "cannot start the thread that compares prompts");
         }
@@ -142,22 +146,29 @@ impl PrefixObserver {
     }
 }
 
-fn compare_all(prompts: &Receiver<ObservedPrompt>, watch: &Mutex<PrefixWatch>, waiting: &AtomicUsize) {
+fn compare_all(
+    prompts: &Receiver<ObservedPrompt>,
+    watch: &Mutex<PrefixWatch>,
+    seed: u64,
+    waiting: &AtomicUsize,
+) {
     for observed in prompts {
         let len = observed.body.len();
         let bytes = observed.body.joined();
-        compare(&observed, &bytes, watch);
+        compare(&observed, &bytes, watch, seed);
         waiting.fetch_sub(len, Relaxed);
     }
 }
 
-fn compare(observed: &ObservedPrompt, bytes: &Bytes, watch: &Mutex<PrefixWatch>) {
+fn compare(observed: &ObservedPrompt, bytes: &Bytes, watch: &Mutex<PrefixWatch>, seed: u64) {
     // The body was read before it was sent.
     let Ok(body) = Body::read(bytes) else { return };
     let ObservedPrompt { model, api, session, salt, at, .. } = observed;
     let salt = body.salt().map_or(*salt, |own| xxh3_64_with_seed(&own, *salt));
     let prompt = WatchedPrompt { model, api: *api, body: &body, session: *session, salt };
-    watch.lock().see(prompt, xxh3_64_with_seed, *at);
+    // Before the lock, for which `GET /metrics` waits.
+    let outline = outline(seed, prompt, xxh3_64_with_seed);
+    watch.lock().see_outlined(prompt, outline, xxh3_64_with_seed, *at);
 }
 
 #[cfg(test)]

@@ -169,4 +169,25 @@ mod tests {
         assert_eq!(left, [&names[3], "state", "state.1", "state.old"]);
         std::fs::remove_dir_all(&folder).unwrap();
     }
+
+    /// Bytes that this process has read so far.
+    fn bytes_read() -> u64 {
+        let counters = std::fs::read_to_string("/proc/self/io").unwrap();
+        counters.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap()
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_refused_before_it_is_read() {
+        let path = std::env::temp_dir().join(format!("warmroute-large-state-{}", std::process::id()));
+        // Sparse: it takes no place on the disk.
+        File::create(&path).unwrap().set_len(1 << 30).unwrap();
+        let config =
+            warmroute_index::Config { budget_bytes: 256 << 20, ..warmroute_index::Config::default() };
+        let before = bytes_read();
+        let refused = try_read(&path, &config, None).err().unwrap().to_string();
+        assert!(refused.contains("larger than the index limit"), "{refused}");
+        // Other tests of this process read a little.
+        assert!(bytes_read() - before < 128 << 20, "{}", bytes_read() - before);
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -155,3 +155,38 @@ fn connections_never_use_up_the_files_of_the_process() {
     assert_eq!(gateway.workers()[0]["state"], "ready", "no worker is blamed");
     drop(silent);
 }
+
+/// Sets how many files a process may open from now on.
+fn limit_files(gateway: &Gateway, files: u64) {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let process = Pid::from_raw(gateway.process.id() as i32).unwrap();
+    let limit = Rlimit { current: Some(files), maximum: Some(400) };
+    prlimit(Some(process), Resource::Nofile, limit).unwrap();
+}
+
+#[test]
+fn a_worker_is_not_blamed_for_the_gateways_own_shortage_of_files() {
+    let engine = Scripted::new(|mut asked| {
+        asked.write("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}");
+    });
+    let (_folder, keys) = key_file("shortage", "sk-good name=good\n");
+    let gateway = with_file_limit(400, 400, &engine, &keys);
+    let mut call = Call::raw(gateway.url(), &keep_alive_chat());
+    call.read_until("200 OK");
+    limit_files(&gateway, 3);
+    // More than open a breaker.
+    for refused in 1..=8 {
+        call.write(&keep_alive_chat());
+        eventually("it is refused", || (call.count_of("out_of_resources") == refused).then_some(()));
+    }
+    limit_files(&gateway, 400);
+    call.write(&keep_alive_chat());
+    eventually("it is served again", || (call.count_of("200 OK") == 2).then_some(()));
+    assert_eq!(gateway.workers()[0]["state"], "ready");
+}
+
+fn keep_alive_chat() -> Vec<u8> {
+    let body = chat("m");
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\nauthorization: Bearer sk-good";
+    format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}

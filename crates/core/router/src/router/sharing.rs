@@ -3,7 +3,7 @@
 //! Lock order: the peer state first, then `peer_bookings`, briefly. Changes of the fleet therefore never wait for
 //! messages being read. The effects of one message are applied before the next is read, because their order matters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::RwLockReadGuard;
@@ -86,7 +86,7 @@ impl<P: Policy> Peering<'_, P> {
 
     /// Applies a peer's message; returns the answers.
     pub fn receive(&self, bytes: &[u8], now: Micros) -> Result<Vec<Envelope>, BadMessage> {
-        let Received { answers, tasks } = self.receive_message(bytes, now)?;
+        let Received { answers, tasks, .. } = self.receive_message(bytes, now)?;
         tasks.into_iter().for_each(|task| self.run(task, now));
         Ok(answers)
     }
@@ -113,8 +113,14 @@ impl<P: Policy> Peering<'_, P> {
         drop(peer_state);
         let states = effects.iter().filter(|effect| matches!(effect, Effect::LedgerRequested { .. }));
         states.for_each(|effect| self.send_ledger(sharing, effect));
-        let tasks = effects.into_iter().filter_map(|effect| PeerTask::of(effect, now)).collect();
-        Ok(Received { answers, tasks })
+        let (mut tasks, mut limits) = (Vec::new(), Vec::new());
+        for effect in effects {
+            match effect {
+                Effect::LimitsReceived { router, messages } => limits.push((router, messages)),
+                effect => tasks.extend(PeerTask::of(effect, now)),
+            }
+        }
+        Ok(Received { answers, tasks, limits })
     }
 
     /// Sends or merges a snapshot of the presumed caches, for a new peer. May take seconds and runs beside
@@ -130,6 +136,12 @@ impl<P: Policy> Peering<'_, P> {
                 }
             }
         }
+    }
+
+    /// Peers that share tenants' limits.
+    pub fn limit_sharers(&self) -> BTreeSet<RouterId> {
+        let sharing = self.router.sharing.get();
+        sharing.map(|sharing| sharing.peer_state().peers.limit_sharers().collect()).unwrap_or_default()
     }
 
     /// Sharing in numbers; `None` without sharing.
@@ -221,6 +233,8 @@ impl<P: Policy> Peering<'_, P> {
             Effect::ResponseStored { id, stored } => _ = self.router.stored.learn(*id, *stored),
             // Long tasks with locks of their own.
             Effect::LedgerRequested { .. } | Effect::SnapshotRequested | Effect::SnapshotReceived { .. } => {}
+            // The gateway has the limits.
+            Effect::LimitsReceived { .. } => {}
         }
     }
 

@@ -104,6 +104,7 @@ pub fn exchange_with_peers(
     }
     let config = Config::default();
     gateway.router().peering().start(me, config);
+    gateway.share_limits(me, plan.seed);
     let news = Arc::new(Notify::new());
     gateway.set_peer_transport(Arc::new(TransportView { transport, status, news: Arc::clone(&news) }));
     let every = Duration::from_micros(config.batch_interval.0);
@@ -126,18 +127,43 @@ async fn exchange_messages(
         let messages = tokio::select! {
             // Ticks come first: a router flooded with messages must not fall silent.
             biased;
-            _ = ticks.tick() => gateway.router().peering().compose_messages(gateway.now()),
-            () = news.notified() => gateway.router().peering().compose_urgent(gateway.now()),
+            _ = ticks.tick() => compose(&gateway),
+            () = news.notified() => compose_urgent(&gateway),
             message = incoming.recv() => {
                 // Unreadable messages are counted; nothing else can be done about them here.
-                let Received { answers, tasks: new_tasks } = receive(&gateway, &message).unwrap_or_default();
+                let Received { mut answers, tasks: new_tasks, limits } =
+                    receive(&gateway, &message).unwrap_or_default();
                 new_tasks.into_iter().for_each(|task| queue_task(&tasks, &gateway, task));
+                if !gateway.shares_limits_with(message.from) {
+                    answers.extend(compose_limits(&gateway));
+                }
+                let about_limits = limits.into_iter();
+                answers.extend(about_limits.flat_map(|(from, messages)| gateway.receive_limits(from, messages)));
                 answers
             }
         };
         messages.into_iter().for_each(|message| send(&outgoing, message));
         warn_of_unknown_workers(&mut unknown, &gateway);
     }
+}
+
+/// All messages that are due.
+fn compose(gateway: &Gateway) -> Vec<Envelope> {
+    let mut messages = gateway.router().peering().compose_messages(gateway.now());
+    messages.extend(compose_limits(gateway));
+    messages
+}
+
+/// Messages about limits that are due, to all peers that share them.
+fn compose_limits(gateway: &Gateway) -> Vec<Envelope> {
+    gateway.compose_limits(gateway.router().peering().limit_sharers())
+}
+
+/// The messages after an event. Requests wait for those about limits, so they are sent in any case.
+fn compose_urgent(gateway: &Gateway) -> Vec<Envelope> {
+    let mut messages = gateway.router().peering().compose_urgent(gateway.now());
+    messages.extend(gateway.take_limit_messages());
+    messages
 }
 
 /// Applies a message. Messages that take long, such as a whole view, run outside the request threads.

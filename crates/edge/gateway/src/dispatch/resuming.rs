@@ -22,6 +22,10 @@ use crate::started_response::StartedResponse;
 use crate::status_class::StatusClass;
 use crate::upstream_body::BufferedBody;
 
+/// Streams of larger requests are not continued: all streams of a dead engine switch at once, and each reads its request
+/// again.
+const CONTINUED_BYTES_MAX: usize = 4 << 20;
+
 /// How long the next worker may take to count tokens. Without a count the stream goes on, by events.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -58,7 +62,11 @@ impl Dispatch {
         let is_stream = params.framing == Framing::Events && params.outcome == AttemptOutcome::Ok;
         let is_bound = self.requested_worker.is_some();
         let is_allowed = self.config.continue_streams.allows(self.intake.request.prompt_tokens);
-        is_known && is_stream && !is_bound && is_allowed && !self.intake.body.is_upload()
+        let is_short = match &self.intake.body {
+            RequestBody::Buffered(body) => body.len() <= CONTINUED_BYTES_MAX,
+            _ => false,
+        };
+        is_known && is_stream && !is_bound && is_allowed && is_short
     }
 
     /// Sends the request with the text so far to another worker.

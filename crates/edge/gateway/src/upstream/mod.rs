@@ -3,7 +3,7 @@
 mod connection;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,11 @@ use crate::attempt_outcome::AttemptOutcome;
 use crate::cache_counts::CACHE_COUNTS;
 use crate::ttft_accuracy::TtftAccuracy;
 
+/// A worker that has not yet answered twice on one connection may close each after its answer, without saying so. Its
+/// connections are reused only after this time: a close that comes later than the request on it looks as if the worker
+/// had taken the request and failed.
+const UNPROVEN_IDLE_MIN: Duration = Duration::from_millis(100);
+
 /// The [`Upstream`] of each worker, by worker index.
 pub(crate) struct Upstreams {
     by_worker: RwLock<Vec<Option<Arc<Upstream>>>>,
@@ -37,7 +42,10 @@ pub(crate) struct Upstream {
     pub(crate) endpoint: Option<SocketAddr>,
     /// Whether the log says that no proxy can be sent there.
     warned: Once,
+    /// In the order in which they became idle.
     idle: Mutex<Vec<Idle>>,
+    /// Whether the worker has answered twice on one connection.
+    keeps_open: AtomicBool,
     /// Requests by outcome.
     outcomes: [AtomicU64; AttemptOutcome::ALL.len()],
     /// Predicted and found cache contents, in the order of [`CACHE_COUNTS`].
@@ -91,6 +99,7 @@ impl Upstreams {
             target,
             warned: Once::new(),
             idle: Mutex::default(),
+            keeps_open: AtomicBool::new(false),
             outcomes: Default::default(),
             cache: Default::default(),
             unreported: Default::default(),
@@ -199,11 +208,27 @@ impl Upstream {
     /// An idle connection that seems alive. The most recent one, so that surplus connections age and close.
     pub(crate) fn reuse(&self) -> Option<UpstreamConnection> {
         loop {
-            let Idle { mut connection, since } = self.idle.lock().pop()?;
+            let Idle { mut connection, since } = self.take_idle()?;
             if since.elapsed() < self.idle_timeout && connection.is_alive() {
                 return Some(connection);
             }
         }
+    }
+
+    /// The most recent idle connection that may be reused.
+    fn take_idle(&self) -> Option<Idle> {
+        let idle_min = match self.keeps_open.load(Ordering::Relaxed) {
+            true => Duration::ZERO,
+            false => UNPROVEN_IDLE_MIN,
+        };
+        let mut idle = self.idle.lock();
+        let old_enough = idle.partition_point(|one| one.since.elapsed() >= idle_min);
+        old_enough.checked_sub(1).map(|last| idle.remove(last))
+    }
+
+    /// Notes that the worker answered on a reused connection.
+    pub(crate) fn mark_keeps_open(&self) {
+        self.keeps_open.store(true, Ordering::Relaxed);
     }
 
     /// Opens a new connection.

@@ -1,0 +1,83 @@
+//! Requests that wait for their tenant's home to decide, and the exchange of messages about limits with other routers.
+
+use std::collections::BTreeSet;
+
+use tokio::sync::oneshot;
+use warmroute_admission::{Asked, Exceeded, ExpectedTokens, Lease, Limit, LimitMessage, Limits};
+use warmroute_peers::Envelope;
+use warmroute_types::RouterId;
+
+use crate::gateway::Gateway;
+
+/// Asks whether a request may run, and waits for the tenant's home to answer.
+pub(crate) async fn reserve(
+    gateway: &Gateway,
+    tenant: u64,
+    limits: Limits,
+    expected: ExpectedTokens,
+) -> Result<Lease, Exceeded> {
+    let shared = &gateway.admission_gate.limits.shared;
+    let (answer, answered) = oneshot::channel();
+    let asked = shared.lock().ask(tenant, limits, expected, answer, gateway.now());
+    let id = match asked {
+        Asked::Decided(decision) => return decision,
+        Asked::Pending(id) => id,
+    };
+    gateway.notify_peers();
+    let mut wait = PendingAsk { gateway, id, answered: Some(answered) };
+    let Some(answered) = wait.answered.as_mut() else { return Err(NO_ANSWER) };
+    let decision = answered.await;
+    wait.answered = None;
+    decision.unwrap_or(Err(NO_ANSWER))
+}
+
+/// The sender of an answer is dropped only with the gateway.
+const NO_ANSWER: Exceeded = Exceeded { limit: Limit::Requests, retry_after_s: 1 };
+
+/// A request that waits for an answer. A client that leaves meanwhile returns what is granted.
+struct PendingAsk<'a> {
+    gateway: &'a Gateway,
+    id: u64,
+    /// `None` once it is answered.
+    answered: Option<oneshot::Receiver<Result<Lease, Exceeded>>>,
+}
+
+impl Drop for PendingAsk<'_> {
+    fn drop(&mut self) {
+        let Some(mut answered) = self.answered.take() else { return };
+        let mut shared = self.gateway.admission_gate.limits.shared.lock();
+        shared.cancel(self.id);
+        answered.close();
+        if let Ok(Ok(lease)) = answered.try_recv() {
+            shared.give_back(&lease);
+        }
+    }
+}
+
+impl Gateway {
+    /// Shares tenants' limits with other routers. `seed` is the same on all of them.
+    pub fn share_limits(&self, me: RouterId, seed: u64) {
+        self.admission_gate.set_seed(seed);
+        self.admission_gate.limits.join(me);
+    }
+
+    /// Messages about limits that are due, to these routers. Call it every few milliseconds while limits are shared.
+    pub fn compose_limits(&self, others: BTreeSet<RouterId>) -> Vec<Envelope> {
+        self.admission_gate.limits.tick(others, self.now())
+    }
+
+    /// Whether limits are shared with this router.
+    pub fn shares_limits_with(&self, router: RouterId) -> bool {
+        self.admission_gate.limits.shared.lock().has_member(router)
+    }
+
+    /// Messages about limits that requests have caused.
+    pub fn take_limit_messages(&self) -> Vec<Envelope> {
+        self.admission_gate.limits.take_messages()
+    }
+
+    /// Takes another router's messages about limits; returns the answers.
+    pub fn receive_limits(&self, from: RouterId, messages: Vec<LimitMessage>) -> Vec<Envelope> {
+        self.admission_gate.limits.receive(from, messages, self.now())
+    }
+}

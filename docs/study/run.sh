@@ -1,17 +1,69 @@
 #!/bin/sh
-# Makes every table of the study again: docs/study/run.sh LAB TRACES, where LAB is the command (`warmroute lab`) and TRACES a
-# folder with mooncake/, sharegpt/ and mtrag/ as published (see README.md here). Figures depend on flags and seeds alone.
+# Makes every table and figure of the study again, with one build:
+#
+#   docs/study/run.sh "warmroute lab" TRACES [PART]    everything, or one part: workloads, claims
+#   docs/study/run.sh --quick "warmroute lab"          every command with little traffic, in a few minutes; changes no file
+#
+# TRACES is a folder with mooncake/, sharegpt/, mtrag/ and loogle/ as published (see README.md here). The quick pass writes small files
+# of each format instead: it checks that each command works and that tables and figures can be made of its results. Figures depend on
+# flags and seeds alone, not on the machine. RESUME=yes leaves out what has results already. Needs python3 (standard library only).
 set -eu
-lab=$1 traces=$2 out=$(dirname "$0")/results
-mkdir -p "$out"
+here=$(cd "$(dirname "$0")" && pwd)
+quick=
+if [ "${1:-}" = --quick ]; then quick=yes; shift; fi
+lab=${1:?"usage: run.sh [--quick] LAB [TRACES [PART]]"}
+part=${3:-all}
+if [ -n "$quick" ]; then
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  traces=$work/traces out=$work/results claims=$work/claims img=$work/img
+  python3 "$here/claims/tiny_traces.py" "$traces"
+else
+  traces=${2:?"usage: run.sh LAB TRACES [PART]"}
+  out=$here/results claims=$here/claims/results img=$here/../img
+fi
+mkdir -p "$out" "$claims" "$img"
+echo "commit $(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown), $($lab --version 2>/dev/null || echo "$lab")" >&2
+
+# In the quick pass: one seed, few requests, and few of them in flight.
+lab() {
+  if [ -z "$quick" ]; then $lab "$@"; return; fi
+  set -- "$@" --end
+  while [ "$1" != --end ]; do
+    case $1 in
+      --seeds | --requests | --copies | --rate-scale) shift 2 ;;
+      --concurrency) set -- "$@" --concurrency 4; shift 2 ;;
+      concurrency=*) set -- "$@" concurrency=2,4; shift ;;
+      *) set -- "$@" "$1"; shift ;;
+    esac
+  done
+  shift
+  $lab "$@" --requests 60
+}
+
+# A table as Markdown, or results as JSON.
+begins() { if [ -n "${RESUME:-}" ] && [ -s "$1" ]; then return 1; fi; echo "$name" >&2; }
+run() {
+  name=$1; shift
+  begins "$out/$name.md" || return 0
+  lab "$@" --markdown "$out/$name.md" >/dev/null
+}
+keep() {
+  name=$1; shift
+  begins "$claims/$name.json" || return 0
+  lab "$@" --bounds off --json - >"$claims/$name.tmp"
+  python3 "$here/claims/keep.py" <"$claims/$name.tmp" >"$claims/$name.json"
+  rm "$claims/$name.tmp"
+}
+
 six=round_robin,least_loaded,power_of_two,session_affinity,prefix_affinity,weighted_score
 all=$six,cache_aware,sticky_least_loaded,product,dual_choice,expected_ttft
 presets=cache_aware:preset=high_affinity,cache_aware:preset=balanced,cache_aware:preset=load_focused
 conversation="--trace $traces/mooncake/conversation_trace.jsonl.zst"
 synthetic="--trace $traces/mooncake/synthetic_trace.jsonl.zst"
 
-run() { name=$1; shift; echo "$name" >&2; $lab "$@" --markdown "$out/$name.md" >/dev/null; }
 
+workloads() {
 # 1. Under which workloads does cache-aware routing pay?
 run conversation simulate $conversation --policies $all --seeds 3
 run conversation-3x simulate $conversation --rate-scale 3 --policies $all --seeds 3
@@ -66,3 +118,69 @@ run presets-sharegpt simulate --workload sharegpt --policies round_robin,$preset
 behind="--workload sharegpt --requests 6000 --kv-tokens 60000 --policies round_robin,cache_aware --seeds 3 --bounds off"
 run host-sharegpt sweep $behind --over host-kv-tokens=0,60000,240000,960000
 run pool-sharegpt sweep $behind --over pool-kv-tokens=0,480000,1920000,7680000 --pool-gbps 12.5
+}
+
+claims() {
+five=round_robin,least_loaded,prefix_affinity,cache_aware,expected_ttft
+gpu4="--workers 4 --speed-percent 25 --kv-tokens 96000"
+two="--workers 2 --profile llama-3.2-3b --speed-percent 15"
+
+# Throughput: a closed loop, the fleet as busy as its clients make it.
+keep throughput-b2b sweep --workload b2b --speed-percent 55 --kv-tokens 307328 --requests 4000 --view reported --over concurrency=32,128,512 --policies random,$five --seeds 3
+keep throughput-b2b-literal sweep --workload b2b --speed-percent 55 --kv-tokens 307328 --requests 4000 --view reported --over concurrency=32,128,512 --policies longest_match,cache_aware:worth=off,sticky_least_loaded:literal --seeds 3
+keep throughput-tenants simulate --workload tenants $gpu4 --requests 4000 --concurrency 64 --view reported --policies random,$five --seeds 3
+keep throughput-sharegpt simulate --workload sharegpt --requests 6000 --concurrency 256 --view reported --policies random,$five --seeds 3
+keep throughput-codegen simulate --workload codegen --rate-scale 2 --requests 600 --concurrency 64 --view reported --policies random,$five --seeds 3
+keep throughput-documents simulate --workload documents --requests 600 --concurrency 64 --view reported --policies random,$five --seeds 3
+keep throughput-unique simulate --workload unique --requests 2000 --concurrency 256 --view reported --policies random,$five --seeds 3
+
+# The 1/N law, with caches that hold everything; ten equal queries on ten engines.
+keep one-over-n sweep --workload follow-up --requests 2000 --kv-tokens 10000000 --over workers=1,2,4,8,16,32 --policies round_robin,random,session_affinity,expected_ttft --seeds 3
+keep one-over-n-chats sweep --workload sharegpt --rate-scale 0.25 --requests 2000 --kv-tokens 10000000 --over workers=1,2,4,8,16,32 --policies round_robin,random,session_affinity,expected_ttft --seeds 3
+keep equal-queries simulate --workload equal-queries --workers 10 --policies random,$five,longest_match --seeds 3
+
+# Long documents, generated and LooGLE's; agents.
+keep documents simulate --workload documents --requests 1200 --policies random,$five,product --seeds 3
+for name in longdep shortdep; do
+  keep loogle-$name simulate --trace $traces/loogle/${name}_qa.jsonl.zst --copies 10 --sessions-per-s 0.2 --policies random,$five,product --seeds 3
+done
+keep agentic simulate --workload agentic --requests 400 --policies random,$five,product --seeds 1
+
+# Rules to the letter.
+literal=longest_match,sticky_least_loaded:literal,sticky_least_loaded,cache_aware:balance=either:worth=off,cache_aware:balance=both:worth=off,cache_aware:balance=dynamic:worth=off
+literal=$literal,cache_aware:balance=either,cache_aware:balance=dynamic,cache_aware,least_loaded,least_loaded:signal=waiting
+literal=$literal,prefix_affinity:key=system,prefix_affinity:key=windows,prefix_affinity:key=tokens=256,prefix_affinity,expected_ttft
+keep literal-tenants simulate --workload tenants $gpu4 --requests 1200 --policies $literal --seeds 3
+keep literal-one-hot-prefix simulate --workload one-hot-prefix --requests 1500 --policies $literal --seeds 3
+keep literal-conversation-3x simulate $conversation --rate-scale 3 --requests 2000 --policies $literal --seeds 3
+
+# Callbacks every 10, 100 and 1,000 ms, with caches that evict.
+sticky="--policies round_robin,sticky_least_loaded:literal,sticky_least_loaded,expected_ttft --seeds 3 --workers 4 --speed-percent 25"
+callbacks="--over kv-tokens=8000,15000,60000 --over batch=10,100,1000"
+keep callbacks-sharegpt sweep --trace $traces/sharegpt/lmbenchmark_sharegpt_run.json.zst --copies 2 --sessions-per-s 0.4 $callbacks $sticky
+keep callbacks-mtrag sweep --trace $traces/mtrag/mtrag_reference_subset_with_human_evaluations.json.zst --sessions-per-s 0.8 $callbacks $sticky
+keep callbacks-mtragun sweep --trace $traces/mtrag/mtragun_reference.jsonl.zst --requests 700 --sessions-per-s 0.8 $callbacks $sticky
+
+# Two small engines.
+six_small=round_robin,least_loaded:signal=waiting,power_of_two,session_affinity,prefix_affinity:key=system,weighted_score
+keep small-assistants sweep --workload assistants --requests 1200 $two --kv-tokens 6000 --over rate=0.2,0.35,0.45 --policies $six_small,expected_ttft --seeds 10
+keep small-sharegpt simulate --trace $traces/sharegpt/lmbenchmark_sharegpt_run.json.zst --copies 2 --sessions-per-s 0.16 $two --kv-tokens 6000 --policies $six_small,expected_ttft --seeds 10
+keep small-mtrag simulate --trace $traces/mtrag/mtragun_reference.jsonl.zst --requests 700 --sessions-per-s 0.3 $two --kv-tokens 6000 --policies $six_small,expected_ttft --seeds 10
+surface="--policies weighted_score --over affinity=0,0.5,1,2,4,8 --over queue=0.25,1,4 --seeds 3"
+keep surface-assistants sweep --workload assistants --rate-scale 0.4 --requests 1500 $two --kv-tokens 6000 ${surface% 3} 10
+keep surface-tenants sweep --workload tenants $gpu4 --requests 1200 $surface
+keep surface-conversation-3x sweep $conversation --rate-scale 3 --requests 1500 $surface
+keep staleness-assistants sweep --workload assistants --rate-scale 0.4 --requests 1500 $two --kv-tokens 6000 --over staleness=0,0.1,1,3,10,30,60 --policies weighted_score,cache_aware,sticky_least_loaded,expected_ttft --seeds 10
+keep staleness-tenants sweep --workload tenants $gpu4 --requests 1200 --over staleness=0,0.1,1,3,10,30,60 --policies weighted_score,cache_aware,sticky_least_loaded,expected_ttft --seeds 3
+}
+
+case $part in
+  all) workloads; claims ;;
+  workloads | claims) $part ;;
+  *) echo "unknown part $part" >&2; exit 2 ;;
+esac
+if [ "$part" != workloads ]; then
+  if [ -n "$quick" ]; then cp "$here/claims/README.md" "$work/README.md"; else work=$here/claims; fi
+  python3 "$here/claims/tables.py" --results "$claims" --page "$work/README.md"
+  python3 "$here/claims/figures.py" --results "$claims" --out "$img"
+fi

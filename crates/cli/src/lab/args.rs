@@ -21,8 +21,10 @@ Examples:
   warmroute lab simulate --workload sharegpt --policy exec:./mine.py
 
 Policies are those of serve, and baselines from other routers: preble_e2, dynamo_cost, llmd_weights, llmd_sticky, lbgr, \
-mooncake_conductor, chwbl, aibrix.
-Policies can have parameters: expected_ttft:without=queue (or behind, followers, step, lacking, ties), weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
+mooncake_conductor, chwbl, aibrix, longest_match.
+Policies can have parameters: expected_ttft:without=queue (or behind, followers, step, lacking, ties), weighted_score:affinity=3:queue=1, \
+cache_aware:preset=high_affinity:balance=either:worth=off, sticky_least_loaded:literal, least_loaded:signal=waiting, \
+prefix_affinity:factor=2:key=system (or windows, tokens=N).
 exec:PROGRAM reads one JSON object per line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) \
 and writes {\"index\": N}.")]
 pub struct SimulateArgs {
@@ -41,10 +43,11 @@ pub struct SimulateArgs {
 #[derive(Args)]
 #[command(after_help = "\
 Parameters: rate (multiple of the recorded rate), workers, kv-tokens, host-kv-tokens, pool-kv-tokens, pool-gbps, staleness (seconds between refreshes of an exact directory), \
-lag (milliseconds of event lag, in the exact and reported views), loss (share of lost events, in the same views), routers, share-delay (milliseconds between routers), affinity and queue (weights of weighted_score), threshold (of cache_aware).
+lag (milliseconds of event lag, in the exact and reported views), loss (share of lost events, in the same views), batch (milliseconds between batches of events, in the reported view), concurrency, routers, share-delay (milliseconds between routers), affinity and queue (weights of weighted_score), threshold (of cache_aware).
 
 Examples:
   warmroute lab sweep --trace conversation_trace.jsonl.zst --over rate=1,2,4,6 --html load.html
+  warmroute lab sweep --workload tenants --requests 4000 --over concurrency=16,64,256 --policies round_robin,expected_ttft
   warmroute lab sweep --workload b2b --policies weighted_score --over affinity=0,0.5,1,2,4 --over queue=0.25,1,4 --html surface.html")]
 pub struct SweepArgs {
     #[command(flatten)]
@@ -116,12 +119,12 @@ pub struct DriveArgs {
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("source").args(["trace", "workload"]).required(true)))]
 pub struct TrafficArgs {
-    /// Trace file: from serve --record, or Mooncake or Bailian JSONL, Azure CSV, ShareGPT, LMBenchmark, AIBrix or
-    /// MTRAG; plain or .zst
+    /// Trace file: from serve --record, or Mooncake or Bailian JSONL, Azure CSV, ShareGPT, LMBenchmark, AIBrix,
+    /// MTRAG or LooGLE; plain or .zst
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Workload: b2b, codegen, reasoning, agentic, tenants, sharegpt, rag-before, rag-after, batch, short, unique,
-    /// one-hot-prefix, burst or azure
+    /// one-hot-prefix, burst, azure, documents, follow-up, equal-queries or assistants
     #[arg(long, value_name = "NAME")]
     pub workload: Option<Workload>,
     /// Multiplies the traffic's rate, or its number of clients
@@ -228,6 +231,10 @@ pub struct SceneArgs {
     /// Whether engines publish the blocks that they evict: published or unpublished; reported view
     #[arg(long, default_value = "published")]
     pub evictions: EvictionEvents,
+    /// Requests in flight at any time: each of N clients plays session after session, without start and think times.
+    /// Reports throughput at saturation
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub concurrency: Option<u32>,
     /// Events in the fleet: fail:3@120 (worker 3, second 120), recover, leave, join, reset; repeatable
     #[arg(long, value_name = "WHAT:WORKER@SECOND")]
     pub incident: Vec<Incident>,

@@ -6,6 +6,10 @@ use super::scene::Scene;
 
 /// Computes and prints the bounds.
 pub fn run(args: &BoundsArgs) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        args.scene.concurrency.is_none(),
+        "bounds need the traffic's arrival times; leave out --concurrency"
+    );
     let scene = Scene::new(&args.scene, 1)?;
     let bounds = warmroute_sim::bounds(&scene.config, scene.sessions(args.scene.traffic.seed))?;
     let printed = output::write_json(args.json.as_deref(), &serde_json::json!({"bounds": bounds}))?;

@@ -57,7 +57,7 @@ pub fn write_rows(file: &Path, runs: &[(String, u64, Vec<Record>)]) -> anyhow::R
     let mut out = BufWriter::new(out);
     writeln!(
         out,
-        "policy,seed,asked_us,ttft_us,e2e_us,worker,turn,prompt_tokens,output_tokens,cached_tokens,predicted_tokens,\
+        "policy,seed,asked_us,ttft_us,e2e_us,queued_us,worker,turn,prompt_tokens,output_tokens,cached_tokens,predicted_tokens,\
          restorable_tokens,stale_tokens,missed_tokens"
     )?;
     for (policy, seed, records) in runs {
@@ -65,10 +65,11 @@ pub fn write_rows(file: &Path, runs: &[(String, u64, Vec<Record>)]) -> anyhow::R
             let predicted = r.predicted_tokens.map_or(String::new(), |tokens| tokens.to_string());
             writeln!(
                 out,
-                "{policy},{seed},{},{},{},{},{},{},{},{},{predicted},{},{},{}",
+                "{policy},{seed},{},{},{},{},{},{},{},{},{},{predicted},{},{},{}",
                 r.asked_us,
                 r.ttft_us,
                 r.e2e_us,
+                r.queued_us,
                 r.worker,
                 r.turn,
                 r.prompt_tokens,
@@ -107,15 +108,7 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
         groups => groups.join(" + "),
     };
     [
-        (
-            "traffic",
-            match asked.copies {
-                1 => format!("{} at {} times its rate", traffic(asked), asked.rate_scale),
-                copies => {
-                    format!("{} at {} times its rate, {copies} copies", traffic(asked), asked.rate_scale)
-                }
-            },
-        ),
+        ("traffic", paced_traffic(args)),
         ("workers", workers),
         (
             "engine",
@@ -139,6 +132,16 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
     ]
     .map(|(word, value)| (word.to_owned(), value))
     .to_vec()
+}
+
+/// The traffic with its rate, or with the requests in flight of a closed loop.
+fn paced_traffic(args: &SceneArgs) -> String {
+    let asked = &args.traffic;
+    let copies = if asked.copies == 1 { String::new() } else { format!(", {} copies", asked.copies) };
+    match args.concurrency {
+        Some(clients) => format!("{} with {clients} requests in flight{copies}", traffic(asked)),
+        None => format!("{} at {} times its rate{copies}", traffic(asked), asked.rate_scale),
+    }
 }
 
 /// The number of routers and how they share state.
@@ -194,6 +197,17 @@ pub fn command() -> String {
 }
 
 /// The results of one point, in the format that other programs read.
-pub fn results(point: &warmroute_report::Point) -> Value {
-    json!({"results": point.summaries, "bounds": point.bounds})
+pub fn results(report: &Report) -> Value {
+    let point = report.points.first();
+    json!({
+        "command": report.command,
+        "setup": setup_object(report),
+        "results": point.map(|point| &point.summaries),
+        "bounds": point.map(|point| &point.bounds),
+    })
+}
+
+/// The set-up as an object.
+pub fn setup_object(report: &Report) -> Value {
+    report.setup.iter().map(|(word, value)| (word.clone(), json!(value))).collect()
 }

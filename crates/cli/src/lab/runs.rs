@@ -9,6 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warmroute_report::{Load, Point};
 use warmroute_sim::{Bounds, Record, Rule, Slo, Summary, Trouble, exec_rule};
 
+use warmroute_types::Micros;
+
 use super::args::ContestArgs;
 use super::scene::Scene;
 use crate::options::Switch;
@@ -96,6 +98,10 @@ impl Contest {
 
     fn one(&self, scene: &Scene, rule: &Rule, seed: u64, keep: Keep) -> anyhow::Result<Done> {
         let outcome = warmroute_sim::run(&scene.config_for(seed), rule, scene.sessions(seed))?;
+        anyhow::ensure!(
+            outcome.saturated != Some(Micros::ZERO),
+            "--concurrency: the traffic has fewer sessions than clients; raise --requests or lower --concurrency"
+        );
         let summary = Summary::of(rule.name(), seed, &outcome, self.slo);
         let load =
             (seed == self.seeds.start).then(|| Load { policy: rule.name().to_owned(), series: outcome.load });
@@ -112,7 +118,8 @@ impl Contest {
             ran.point.summaries.push(summary);
         }
         let requests = ran.point.summaries.iter().map(|summary| summary.requests).max().unwrap_or(0);
-        if self.bounds == Switch::On && requests <= BOUNDS_REQUESTS_MAX {
+        let has_times = scene.config.concurrency.is_none();
+        if self.bounds == Switch::On && has_times && requests <= BOUNDS_REQUESTS_MAX {
             ran.point.bounds = self.bounds_of(scene)?;
         }
         Ok(ran)

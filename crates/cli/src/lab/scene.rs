@@ -28,6 +28,12 @@ impl Scene {
                     .to_owned(),
             );
         }
+        if let Some(clients) = config.concurrency {
+            notes.push(format!(
+                "{clients} clients without start and think times: rates are those of the time in which all of them were busy; \
+                 bounds need arrival times and are left out"
+            ));
+        }
         Ok(Scene { config, traffic, notes })
     }
 
@@ -58,6 +64,7 @@ pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
         retokenized: 0.0,
         without_view: None,
         history: args.history,
+        concurrency: args.concurrency,
         replay_batches: args.event_replay,
         routers: args.routers,
         sharing: args.share_delay_ms.map(|delay_ms| PeerNetwork {

@@ -18,7 +18,6 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     if let Some(file) = &args.requests_out {
         output::write_rows(file, &ran.records)?;
     }
-    let json = output::results(&ran.point);
     let workers = scene.config.fleet.len();
     let report = Report {
         title: format!("{} on {workers} workers", output::traffic(&args.scene.traffic)),
@@ -29,5 +28,5 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
         sweep: None,
         loads: ran.loads,
     };
-    output::write(&args.output, &report, &json)
+    output::write(&args.output, &report, &output::results(&report))
 }

@@ -22,6 +22,8 @@ enum Parameter {
     Staleness,
     Lag,
     Loss,
+    Batch,
+    Concurrency,
     Routers,
     ShareDelay,
     Affinity,
@@ -29,7 +31,7 @@ enum Parameter {
     Threshold,
 }
 
-const PARAMETERS: [(&str, Parameter, &str); 14] = [
+const PARAMETERS: [(&str, Parameter, &str); 16] = [
     ("rate", Parameter::Rate, "rate factor"),
     ("workers", Parameter::Workers, "workers"),
     ("kv-tokens", Parameter::KvTokens, "KV tokens per worker"),
@@ -39,6 +41,8 @@ const PARAMETERS: [(&str, Parameter, &str); 14] = [
     ("staleness", Parameter::Staleness, "refresh interval, s"),
     ("lag", Parameter::Lag, "event lag, ms"),
     ("loss", Parameter::Loss, "share of events lost"),
+    ("batch", Parameter::Batch, "ms between batches of events"),
+    ("concurrency", Parameter::Concurrency, "requests in flight"),
     ("routers", Parameter::Routers, "routers"),
     ("share-delay", Parameter::ShareDelay, "delay between routers, ms"),
     ("affinity", Parameter::Affinity, "affinity weight"),
@@ -88,7 +92,12 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
         .points
         .iter()
         .map(|point| json!({"values": point.values, "results": point.summaries, "bounds": point.bounds}));
-    let json = json!({"parameters": labels(&ranges), "points": points.collect::<Vec<_>>()});
+    let json = json!({
+        "command": report.command,
+        "setup": output::setup_object(&report),
+        "parameters": labels(&ranges),
+        "points": points.collect::<Vec<_>>(),
+    });
     output::write(&args.output, &report, &json)
 }
 
@@ -213,6 +222,8 @@ impl Parameter {
             Parameter::Staleness => (scene.view, scene.refresh_s) = (View::Exact, value),
             Parameter::Lag => scene.event_lag_ms = value,
             Parameter::Loss => scene.event_loss = value,
+            Parameter::Batch => (scene.view, scene.refresh_s) = (View::Reported, value / 1_000.0),
+            Parameter::Concurrency => scene.concurrency = Some(value as u32),
             Parameter::Routers => scene.routers = value as usize,
             Parameter::ShareDelay => scene.share_delay_ms = Some(value),
             // Policy parameters: see `knob`.

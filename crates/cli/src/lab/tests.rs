@@ -79,6 +79,10 @@ fn results_have_the_shape_that_others_read() {
             "token_hit_ratio",
             "request_hit_ratio",
             "stale_ratio",
+            "stale_request_ratio",
+            "repeated_prefill_ratio",
+            "replication_factor",
+            "throughput_rps",
             "load_cv",
             "load_max_over_mean",
             "output_tokens_per_s",
@@ -89,11 +93,17 @@ fn results_have_the_shape_that_others_read() {
         }
     }
     assert!(out["bounds"]["pooled_belady_token_hit_ratio"].is_number());
+    assert!(out["setup"]["workers"] == "3" && out["command"].is_string());
     let requests: u64 = results.iter().map(|run| run["requests"].as_u64().unwrap()).sum();
     assert_eq!(std::fs::read_to_string(rows).unwrap().lines().count() as u64, requests + 1);
     for report in [page, text] {
         let report = std::fs::read_to_string(report).unwrap();
         assert!(report.contains(concat!("warmroute ", env!("CARGO_PKG_VERSION"))), "{report}");
+        for column in
+            ["output tokens/s", "request hit", "stale requests", "copies of a block", "prefill repeated"]
+        {
+            assert!(report.contains(column), "{column}: {report}");
+        }
     }
 }
 
@@ -141,6 +151,19 @@ fn a_sweep_has_a_point_for_every_pair() {
     assert!(points.iter().all(|point| point["results"][0]["policy"] == "weighted_score"));
     let hit = |point: usize| points[point]["results"][0]["token_hit_ratio"].as_f64().unwrap();
     assert!(hit(3) > hit(0), "affinity finds more than none: {} {}", hit(3), hit(0));
+}
+
+#[test]
+fn more_clients_answer_more_until_the_fleet_is_busy() {
+    let folder = Folder::new("closed");
+    let out = folder.file("out.json");
+    let words = ["sweep", "--policies", "least_loaded", "--over", "concurrency=1,8", "--json", &out];
+    lab(&[&words[..], &SMALL].concat()).unwrap();
+    let points = json(&out)["points"].as_array().unwrap().clone();
+    let figure = |point: usize, name: &str| points[point]["results"][0][name].as_f64().unwrap();
+    assert!(figure(1, "throughput_rps") > 3.0 * figure(0, "throughput_rps"));
+    assert!(figure(1, "saturated_s") > 0.0 && figure(1, "saturated_s") < figure(0, "saturated_s"));
+    assert!(points[0]["bounds"].is_null(), "bounds need arrival times");
 }
 
 #[test]
@@ -218,6 +241,25 @@ fn flags_that_make_no_sense_are_refused() {
         (&["sweep", "--workload", "short", "--over", "size=1"], "known are"),
         (&["bounds", "--workload", "short", "--rate-scale", "0"], "above 0"),
         (&["simulate", "--workload", "short", "--policies", "random,random"], "compared with itself"),
+        (&["bounds", "--workload", "short", "--concurrency", "4"], "leave out --concurrency"),
+        (
+            &["simulate", "--workload", "short", "--policies", "random:key=system"],
+            "hash the prompt's beginning",
+        ),
+        (
+            &[
+                "simulate",
+                "--workload",
+                "short",
+                "--requests",
+                "5",
+                "--policies",
+                "random",
+                "--concurrency",
+                "9",
+            ],
+            "fewer sessions than clients",
+        ),
         (
             &["sweep", "--workload", "short", "--policies", "random", "--over", "threshold=0.5"],
             "--over threshold varies cache_aware",

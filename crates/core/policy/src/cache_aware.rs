@@ -3,7 +3,7 @@
 //! The thresholds are those of the SMG gateway. Its manual calls a worker overloaded when *either* bound is
 //! exceeded, which spills at two requests against one and loses locality at low load. By default both must be
 //! exceeded, as in SMG's code. One rule is ours: the overlap must justify the worker's load, or a prefix that
-//! many requests share would gather them on one worker up to the bound.
+//! many requests share would gather them on one worker up to the bound. [`Worth::Off`] leaves that rule out.
 
 use warmroute_types::OptionValue;
 
@@ -34,6 +34,23 @@ impl OptionValue for Balance {
     ];
 }
 
+/// Whether an overlap must justify its worker's load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Worth {
+    /// An overlap that saves less than the worker's load costs is not followed.
+    #[default]
+    On,
+    /// Every overlap above the threshold is followed, up to the balance thresholds.
+    Off,
+}
+
+impl OptionValue for Worth {
+    const VALUES: &'static [(Worth, &'static str, &'static str)] = &[
+        (Worth::On, "on", "An overlap must justify its worker's load"),
+        (Worth::Off, "off", "Only the thresholds decide"),
+    ];
+}
+
 /// Longest overlap above a threshold, while its worker is not overloaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheAware {
@@ -45,6 +62,8 @@ pub struct CacheAware {
     pub balance_rel: f64,
     /// How the two bounds combine.
     pub balance: Balance,
+    /// Whether an overlap must justify its worker's load.
+    pub worth: Worth,
 }
 
 impl Default for CacheAware {
@@ -62,7 +81,7 @@ impl CacheAware {
     pub const LOAD_FOCUSED: CacheAware = CacheAware::preset(0.5, 32, 1.2);
 
     const fn preset(cache_threshold: f64, balance_abs: u32, balance_rel: f64) -> CacheAware {
-        CacheAware { cache_threshold, balance_abs, balance_rel, balance: Balance::Both }
+        CacheAware { cache_threshold, balance_abs, balance_rel, balance: Balance::Both, worth: Worth::On }
     }
 
     /// Checks that the thresholds make sense. The error says which does not.
@@ -107,7 +126,7 @@ impl Policy for CacheAware {
         if candidates[index].overlap_tokens == 0 || match_ratio < self.cache_threshold {
             return Choice { reason: "no_match", ..LeastLoaded::default().choose(request, candidates) };
         }
-        if !is_worth_waiting_for(&candidates[index], request, candidates) {
+        if self.worth == Worth::On && !is_worth_waiting_for(&candidates[index], request, candidates) {
             return Choice {
                 reason: "match_outweighed",
                 ..LeastLoaded::default().choose(request, candidates)
@@ -133,14 +152,17 @@ mod tests {
         let balanced = CacheAware::BALANCED;
         let either = CacheAware { balance: Balance::Either, ..balanced };
         let dynamic = CacheAware { balance: Balance::Dynamic, ..balanced };
+        let literal = CacheAware { worth: Worth::Off, ..balanced };
         // (tokens held of a thousand, requests in flight)
-        let cases: [(CacheAware, &[Holding], usize, &str); 14] = [
+        let cases: [(CacheAware, &[Holding], usize, &str); 16] = [
             (balanced, &[(0, 1), (900, 5), (400, 0)], 1, "match"),
             (balanced, &[(900, 5), (900, 3), (400, 0)], 1, "match"),
             (balanced, &[(299, 5), (0, 1), (0, 2)], 1, "no_match"),
             (balanced, &[(300, 1), (0, 1), (0, 2)], 0, "match"),
             (balanced, &[(300, 4), (0, 1), (0, 2)], 0, "match"),
             (balanced, &[(300, 5), (0, 1), (0, 2)], 1, "match_outweighed"),
+            (literal, &[(300, 5), (0, 1), (0, 2)], 0, "match"),
+            (literal, &[(300, 66), (0, 1), (0, 2)], 1, "match_overloaded"),
             (CacheAware::LOAD_FOCUSED, &[(300, 5), (0, 1)], 1, "no_match"),
             (CacheAware::HIGH_AFFINITY, &[(200, 1), (0, 1)], 0, "match"),
             // 65 requests above the least, and more than 1.5 times it.

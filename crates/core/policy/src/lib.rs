@@ -24,7 +24,7 @@ mod standard;
 mod sticky_least_loaded;
 mod weighted_score;
 
-pub use cache_aware::{Balance, CacheAware};
+pub use cache_aware::{Balance, CacheAware, Worth};
 pub use dual_choice::DualChoice;
 pub use expected_ttft::{CostTerm, ExpectedTtft};
 pub use least_loaded::{LeastLoaded, LoadSignal};
@@ -37,7 +37,7 @@ pub use rendezvous::LoadBound;
 pub use round_robin::RoundRobin;
 pub use session_affinity::SessionAffinity;
 pub use standard::{BadPolicy, Standard};
-pub use sticky_least_loaded::StickyLeastLoaded;
+pub use sticky_least_loaded::{HitRule, StickyLeastLoaded};
 pub use weighted_score::WeightedScore;
 
 /// A rule that picks one of the candidates.

@@ -4,7 +4,10 @@ use std::str::FromStr;
 
 use warmroute_types::OptionValue;
 
-use crate::{BadPolicy, CacheAware, CostTerm, ExpectedTtft, LeastLoaded, LoadBound, Standard, WeightedScore};
+use crate::{
+    BadPolicy, CacheAware, CostTerm, ExpectedTtft, HitRule, LeastLoaded, LoadBound, Standard,
+    StickyLeastLoaded, WeightedScore,
+};
 
 impl FromStr for Standard {
     type Err = BadPolicy;
@@ -21,12 +24,17 @@ impl FromStr for Standard {
 
 /// Sets one parameter, written as `key=value`. The error says why it is invalid.
 fn set(policy: &mut Standard, parameter: &str) -> Result<(), String> {
+    if let (Standard::StickyLeastLoaded(rule), "literal") = (&mut *policy, parameter) {
+        rule.rule = HitRule::Literal;
+        return Ok(());
+    }
     let (key, value) = parameter.split_once('=').ok_or_else(|| format!("`{parameter}` is not key=value"))?;
     match policy {
         Standard::ExpectedTtft(rule) => set_expected_ttft(rule, key, value),
         Standard::LeastLoaded(rule) => set_least_loaded(rule, key, value),
         Standard::WeightedScore(score) => set_score(score, key, value),
         Standard::CacheAware(rule) => set_cache_aware(rule, key, value),
+        Standard::StickyLeastLoaded(rule) => set_sticky(rule, key, value),
         Standard::SessionAffinity(rule) => set_bound(&mut rule.bound, key, value),
         Standard::PrefixAffinity(rule) => set_bound(&mut rule.bound, key, value),
         Standard::DualChoice(rule) => set_bound(&mut rule.bound, key, value),
@@ -80,9 +88,21 @@ fn set_cache_aware(rule: &mut CacheAware, key: &str, value: &str) -> Result<(), 
         }
         ("rel", _) => rule.balance_rel = number(value)?,
         ("balance", _) => rule.balance = named(key, value)?,
-        _ => return Err(format!("`{key}={value}`: known are preset, threshold, abs, rel and balance")),
+        ("worth", _) => rule.worth = named(key, value)?,
+        _ => {
+            return Err(format!("`{key}={value}`: known are preset, threshold, abs, rel, balance and worth"));
+        }
     }
     rule.validate()
+}
+
+fn set_sticky(rule: &mut StickyLeastLoaded, key: &str, value: &str) -> Result<(), String> {
+    match key {
+        "threshold" => rule.hit_threshold = share(value)?,
+        "factor" => rule.bound.factor = number(value)?,
+        _ => return Err(format!("`{key}`: known are threshold, factor and literal")),
+    }
+    Ok(())
 }
 
 fn set_bound(bound: &mut LoadBound, key: &str, value: &str) -> Result<(), String> {
@@ -98,6 +118,13 @@ fn number(value: &str) -> Result<f64, String> {
     parsed.ok_or_else(|| format!("`{value}` is no number from 0 on"))
 }
 
+fn share(value: &str) -> Result<f64, String> {
+    number(value)
+        .ok()
+        .filter(|share| *share <= 1.0)
+        .ok_or_else(|| format!("`{value}` is no number from 0 to 1"))
+}
+
 fn named<T: OptionValue>(key: &str, value: &str) -> Result<T, String> {
     let names = || T::VALUES.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
     T::named(value).ok_or_else(|| format!("`{key}={value}`: known are {}", names()))
@@ -106,7 +133,7 @@ fn named<T: OptionValue>(key: &str, value: &str) -> Result<T, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Balance, LoadSignal};
+    use crate::{Balance, LoadSignal, Worth};
 
     #[test]
     fn parameters_are_set_in_order() {
@@ -121,6 +148,14 @@ mod tests {
         assert!(matches!(waiting, Standard::LeastLoaded(LeastLoaded { signal: LoadSignal::Waiting })));
         let either = "cache_aware:balance=either".parse().unwrap();
         assert!(matches!(either, Standard::CacheAware(rule) if rule.balance == Balance::Either));
+        let worthless = "cache_aware:worth=off".parse().unwrap();
+        assert!(matches!(worthless, Standard::CacheAware(rule) if rule.worth == Worth::Off));
+        let sticky = |text: &str| match text.parse::<Standard>().unwrap() {
+            Standard::StickyLeastLoaded(rule) => (rule.rule, rule.hit_threshold, rule.bound.factor),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(sticky("sticky_least_loaded:literal").0, HitRule::Literal);
+        assert_eq!(sticky("sticky_least_loaded:threshold=0.1:factor=3"), (HitRule::Bounded, 0.1, 3.0));
     }
 
     #[test]
@@ -133,6 +168,10 @@ mod tests {
             ("random:x=1", "no parameters"),
             ("least_loaded:signal=guess", "known are in-flight, waiting"),
             ("cache_aware:preset=wild", "known are"),
+            ("cache_aware:worth=maybe", "known are on, off"),
+            ("cache_aware:literal", "not key=value"),
+            ("sticky_least_loaded:threshold=2", "from 0 to 1"),
+            ("sticky_least_loaded:speed=2", "known are threshold, factor and literal"),
             ("cache_aware:balance=wild", "known are both, either, dynamic"),
             ("cache_aware:threshold=1.5", "between 0 and 1"),
             ("cache_aware:rel=0.5", "at least 1"),

@@ -11,6 +11,17 @@ use crate::{Candidate, Choice, LeastLoaded, Policy, PolicyRequest};
 /// Workers with this share of the longest overlap count as holders too: the last block is not worth a queue.
 const HOLDS_RATIO: f64 = 0.9;
 
+/// When a hit is followed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HitRule {
+    /// The overlap is large enough, its worker is not full, and the overlap justifies the worker's load.
+    #[default]
+    Bounded,
+    /// Always, as the proposal of this policy says: any overlap is a hit, and only workers with the longest
+    /// overlap hold the prefix. A prefix that all requests share gathers them on one worker.
+    Literal,
+}
+
 /// The least loaded worker among those that hold the prefix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StickyLeastLoaded {
@@ -18,11 +29,13 @@ pub struct StickyLeastLoaded {
     pub hit_threshold: f64,
     /// When a holder counts as full.
     pub bound: LoadBound,
+    /// When a hit is followed.
+    pub rule: HitRule,
 }
 
 impl Default for StickyLeastLoaded {
     fn default() -> StickyLeastLoaded {
-        StickyLeastLoaded { hit_threshold: 0.3, bound: LoadBound::default() }
+        StickyLeastLoaded { hit_threshold: 0.3, bound: LoadBound::default(), rule: HitRule::Bounded }
     }
 }
 
@@ -42,6 +55,10 @@ impl Policy for StickyLeastLoaded {
 
     fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let longest = candidates.iter().map(|c| c.overlap_tokens).max().unwrap_or(0);
+        if self.rule == HitRule::Literal && longest > 0 {
+            let index = least_by(candidates, request.random, |c| (c.overlap_tokens < longest, c.in_flight));
+            return Choice { index, reason: "hit" };
+        }
         let needed = (f64::from(request.prompt_tokens) * self.hit_threshold).max(1.0);
         if f64::from(longest) < needed {
             return Choice { reason: "miss", ..LeastLoaded::default().choose(request, candidates) };
@@ -79,6 +96,25 @@ mod tests {
             let choice = StickyLeastLoaded::default().choose(&thousand_tokens(3), &holding(rows));
             assert_eq!(choice, Choice { index, reason }, "{rows:?}");
         }
+    }
+
+    #[test]
+    fn the_literal_rule_follows_every_hit() {
+        let literal = StickyLeastLoaded { rule: HitRule::Literal, ..StickyLeastLoaded::default() };
+        let cases: [(&[Holding], usize, &str); 4] = [
+            (&[(900, 4), (900, 2), (0, 0)], 1, "hit"),
+            (&[(900, 4), (820, 2), (0, 0)], 0, "hit"),
+            (&[(16, 400), (0, 0)], 0, "hit"),
+            (&[(0, 4), (0, 1)], 1, "miss"),
+        ];
+        for (rows, index, reason) in cases {
+            assert_eq!(
+                literal.choose(&thousand_tokens(3), &holding(rows)),
+                Choice { index, reason },
+                "{rows:?}"
+            );
+        }
+        assert_eq!(spread(&literal, 100, 800).iter().max(), Some(&800), "a shared head herds");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! A server turns them into response chunks and KV events, a simulator into figures. They come in vLLM's order: what
 //! scheduling did to the cache, then what the step computed.
 
+use warmroute_types::Micros;
+
 use crate::{BlockName, SequenceId};
 
 /// One event of a step.
@@ -14,6 +16,8 @@ pub enum Happened {
         id: SequenceId,
         /// Prompt tokens found in the cache.
         cached_tokens: u32,
+        /// Time from submission to this step.
+        queued: Micros,
     },
     /// The sequence produced an output token.
     Token {

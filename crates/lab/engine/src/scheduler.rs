@@ -222,8 +222,13 @@ impl Scheduler {
         self.fetch(slot, step);
         let sequence = &mut self.sequences[slot];
         if sequence.phase == Phase::New {
-            self.counts.start(sequence.known(), sequence.computed, now.since(sequence.submitted));
-            step.happened.push(Happened::Started { id: sequence.id, cached_tokens: sequence.computed });
+            let queued = now.since(sequence.submitted);
+            self.counts.start(sequence.known(), sequence.computed, queued);
+            step.happened.push(Happened::Started {
+                id: sequence.id,
+                cached_tokens: sequence.computed,
+                queued,
+            });
         }
         sequence.phase = Phase::Running;
         let tokens = sequence.remaining().min(step.budget);

@@ -278,7 +278,7 @@ impl Driver {
     fn tell(&mut self, event: Happened, began: Micros, ends: Micros, board: &mut Board) {
         let sequences = &mut self.sequences;
         match event {
-            Happened::Started { id, cached_tokens } => {
+            Happened::Started { id, cached_tokens, .. } => {
                 if let Some(Sequence { progress, span }) = sequences.get_mut(&id) {
                     progress.set_cached(cached_tokens);
                     board.meter.started(span, began, cached_tokens);

@@ -27,8 +27,22 @@ pub struct Figures {
     pub load_max_over_mean: Estimate,
     /// Requests within the SLO, per second.
     pub goodput_rps: Estimate,
+    /// Answers per second.
+    pub throughput_rps: Estimate,
     /// Output tokens per second.
     pub output_tokens_per_s: Estimate,
+    /// Share of requests that found any token in a cache.
+    pub request_hit_ratio: Estimate,
+    /// Share of requests for which predicted tokens were not cached.
+    pub stale_request_ratio: Estimate,
+    /// Mean number of engines that hold a cached block at the end.
+    pub copies: Estimate,
+    /// Share of the computed prompt blocks that the fleet had computed before.
+    pub repeated_prefill_ratio: Estimate,
+    /// Mean wait in an engine's queue.
+    pub queue_mean_ms: Estimate,
+    /// 99th percentile of the wait in an engine's queue.
+    pub queue_p99_ms: Estimate,
     /// Prompt tokens computed.
     pub prefill_tokens_computed: Estimate,
 }
@@ -54,7 +68,14 @@ impl Figures {
             stale_ratio: over(|run| run.stale_ratio),
             load_max_over_mean: over(|run| run.load_max_over_mean),
             goodput_rps: over(|run| run.goodput_rps),
+            throughput_rps: over(|run| run.throughput_rps),
             output_tokens_per_s: over(|run| run.output_tokens_per_s),
+            request_hit_ratio: over(|run| run.request_hit_ratio),
+            stale_request_ratio: over(|run| run.stale_request_ratio),
+            copies: over(|run| run.replication_factor),
+            repeated_prefill_ratio: over(|run| run.repeated_prefill_ratio),
+            queue_mean_ms: over(|run| run.queue_ms.mean),
+            queue_p99_ms: over(|run| run.queue_ms.p99),
             prefill_tokens_computed: over(|run| run.prefill_tokens_computed as f64),
         })
     }

@@ -7,7 +7,7 @@ use crate::duration::duration;
 use crate::figures::{Figures, count, percent, round_duration};
 use crate::report::{Point, Report, Sweep};
 use crate::svg::{colour, escaped};
-use crate::table::{HEADS, bound_rows, cells, heading, ttft_unit};
+use crate::table::{FLEET_HEADS, HEADS, bound_rows, cells, fleet_cells, heading, ttft_unit};
 use crate::verdict::verdict;
 
 const STYLE: &str = include_str!("style.css");
@@ -84,7 +84,7 @@ struct Measure {
     bound: Option<fn(&Bounds) -> f64>,
 }
 
-const MEASURES: [Measure; 4] = [
+const MEASURES: [Measure; 6] = [
     Measure {
         caption: "Time to first token, mean",
         about: "Lower is better. Dashed: if no request waited.",
@@ -119,6 +119,24 @@ const MEASURES: [Measure; 4] = [
         words: count,
         tick_words: count,
         of: |row| row.goodput_rps,
+        bound: None,
+    },
+    Measure {
+        caption: "Throughput",
+        about: "Output tokens a second. Higher is better; with open arrivals it equals the traffic.",
+        label: "output tokens per second",
+        words: count,
+        tick_words: count,
+        of: |row| row.output_tokens_per_s,
+        bound: None,
+    },
+    Measure {
+        caption: "Wait in the engine's queue, mean",
+        about: "Lower is better.",
+        label: "queue mean",
+        words: duration,
+        tick_words: round_duration,
+        of: |row| row.queue_mean_ms,
         bound: None,
     },
 ];
@@ -202,24 +220,32 @@ fn point_table(report: &Report, point: &Point) -> String {
     let answered = rows.iter().filter(|(policy, _)| point.is_answered(policy));
     let best = answered.min_by(|one, other| one.1.ttft_mean_ms.mean.total_cmp(&other.1.ttft_mean_ms.mean));
     let best = best.map(|(policy, _)| *policy);
-    let heads: String = HEADS.iter().map(|head| format!("<th>{head}</th>")).collect();
-    let body: String = rows
+    let class = |policy: &str| if best == Some(policy) { " class=\"best\"" } else { "" };
+    let unit = ttft_unit(report, point);
+    let times = rows
         .iter()
-        .map(|(policy, row)| {
-            let class = if best == Some(*policy) { " class=\"best\"" } else { "" };
-            let cells = cells(policy, row, point.bounds.as_ref(), ttft_unit(report, point));
-            let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
-            format!("<tr{class}>{cells}</tr>\n")
-        })
-        .collect();
+        .map(|(policy, row)| table_row(class(policy), &cells(policy, row, point.bounds.as_ref(), unit)));
+    let times = scrolled_table(&HEADS, &times.collect::<String>());
+    let fleet = rows.iter().map(|(policy, row)| table_row("", &fleet_cells(policy, row)));
+    let fleet = scrolled_table(&FLEET_HEADS, &fleet.collect::<String>());
     let heading =
         heading(report, point).map_or(String::new(), |heading| format!("<h3>{}</h3>\n", escaped(&heading)));
     let bounds = point.bounds.as_ref().map_or(String::new(), |bounds| {
         let rows = bound_rows(bounds).map(|(name, value)| format!("<dt>{name}</dt><dd>{value}</dd>"));
         format!("<dl>{}</dl>\n", rows.join("\n"))
     });
+    format!("{heading}{times}{fleet}{bounds}")
+}
+
+fn table_row(class: &str, cells: &[String]) -> String {
+    let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
+    format!("<tr{class}>{cells}</tr>\n")
+}
+
+fn scrolled_table(heads: &[&str], body: &str) -> String {
+    let heads: String = heads.iter().map(|head| format!("<th>{head}</th>")).collect();
     format!(
-        "{heading}<div class=\"scroll\"><table><thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table></div>\n{bounds}"
+        "<div class=\"scroll\"><table><thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table></div>\n"
     )
 }
 

@@ -2,7 +2,7 @@
 
 use crate::figures::Figures;
 use crate::report::{Point, Report};
-use crate::table::{HEADS, bound_rows, cells, heading, ttft_unit};
+use crate::table::{FLEET_HEADS, HEADS, bound_rows, cells, fleet_cells, heading, ttft_unit};
 use crate::verdict::verdict;
 
 /// Renders the report.
@@ -28,6 +28,12 @@ fn rows(report: &Report, point: &Point) -> String {
     for policy in report.policies() {
         if let Some(figures) = Figures::of(point, policy) {
             text += &format!("| {} |\n", cells(policy, &figures, point.bounds.as_ref(), unit).join(" | "));
+        }
+    }
+    text += &format!("\n| {} |\n|---|{}\n", FLEET_HEADS.join(" | "), "---:|".repeat(FLEET_HEADS.len() - 1));
+    for policy in report.policies() {
+        if let Some(figures) = Figures::of(point, policy) {
+            text += &format!("| {} |\n", fleet_cells(policy, &figures).join(" | "));
         }
     }
     text.push('\n');

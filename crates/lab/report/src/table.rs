@@ -24,6 +24,34 @@ pub(crate) const HEADS: [&str; COLUMNS] = [
     "goodput/s",
 ];
 
+/// Column headings of the second table: throughput, caches and queues.
+pub(crate) const FLEET_HEADS: [&str; 9] = [
+    "policy",
+    "requests/s",
+    "output tokens/s",
+    "request hit",
+    "stale requests",
+    "copies of a block",
+    "prefill repeated",
+    "queue mean",
+    "queue p99",
+];
+
+/// Cells of one policy in the second table.
+pub(crate) fn fleet_cells(policy: &str, figures: &Figures) -> [String; FLEET_HEADS.len()] {
+    [
+        policy.to_owned(),
+        with_confidence(figures.throughput_rps, count),
+        with_confidence(figures.output_tokens_per_s, count),
+        percent(figures.request_hit_ratio.mean),
+        percent(figures.stale_request_ratio.mean),
+        format!("{:.2}", figures.copies.mean),
+        percent(figures.repeated_prefill_ratio.mean),
+        duration(figures.queue_mean_ms.mean),
+        duration(figures.queue_p99_ms.mean),
+    ]
+}
+
 /// The unit of all times to first token at a point.
 pub(crate) fn ttft_unit(report: &Report, point: &Point) -> TimeUnit {
     let figures = report.policies().into_iter().filter_map(|policy| Figures::of(point, policy));
@@ -94,6 +122,14 @@ pub fn table(report: &Report) -> String {
             Some(cells(policy, &Figures::of(point, policy)?, point.bounds.as_ref(), unit))
         }));
         text += &aligned(&rows);
+        let mut rows = vec![FLEET_HEADS.map(str::to_owned)];
+        rows.extend(
+            report
+                .policies()
+                .iter()
+                .filter_map(|policy| Some(fleet_cells(policy, &Figures::of(point, policy)?))),
+        );
+        text += &format!("\n{}", aligned(&rows));
         if let Some(bounds) = &point.bounds {
             for (name, value) in bound_rows(bounds) {
                 text += &format!("  bound: {name}: {value}\n");
@@ -106,10 +142,10 @@ pub fn table(report: &Report) -> String {
 }
 
 /// Aligns the first column left and the others right.
-fn aligned(rows: &[[String; COLUMNS]]) -> String {
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
-    let line = |row: &[String; COLUMNS]| {
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
             0 => format!("{cell:<width$}"),
             _ => format!("{cell:>width$}"),

@@ -15,6 +15,7 @@ mod dynamo_cost;
 mod lbgr;
 mod llmd_sticky;
 mod llmd_weights;
+mod longest_match;
 mod machines;
 mod mooncake_conductor;
 mod preble_e2;
@@ -40,7 +41,7 @@ pub struct Baseline {
 }
 
 /// All baselines.
-pub static BASELINES: [Baseline; 8] = [
+pub static BASELINES: [Baseline; 9] = [
     Baseline { name: "preble_e2", needs: BOTH, make: watched::<preble_e2::PrebleE2> },
     Baseline { name: "dynamo_cost", needs: CACHES, make: watched::<dynamo_cost::DynamoCost> },
     Baseline { name: "llmd_weights", needs: CACHES, make: watched::<llmd_weights::LlmdWeights> },
@@ -53,11 +54,12 @@ pub static BASELINES: [Baseline; 8] = [
     },
     Baseline { name: "chwbl", needs: KEY, make: plain::<chwbl::Chwbl> },
     Baseline { name: "aibrix", needs: CACHES, make: plain::<aibrix::Aibrix> },
+    Baseline { name: "longest_match", needs: CACHES, make: plain::<longest_match::LongestMatch> },
 ];
 
-const CACHES: Needs = Needs { overlap: true, prefix_key: false, session_key: false };
-const KEY: Needs = Needs { overlap: false, prefix_key: true, session_key: false };
-const BOTH: Needs = Needs { overlap: true, prefix_key: true, session_key: false };
+const CACHES: Needs = Needs { overlap: true, prefix_key: false, session_key: false, waiting: false };
+const KEY: Needs = Needs { overlap: false, prefix_key: true, session_key: false, waiting: false };
+const BOTH: Needs = Needs { overlap: true, prefix_key: true, session_key: false, waiting: false };
 
 impl Baseline {
     /// Finds a baseline by name; `-` and `_` are equal.

@@ -23,4 +23,6 @@ pub struct Needs {
     pub prefix_key: bool,
     /// Session key.
     pub session_key: bool,
+    /// The engines' own counts of waiting requests, reported every second.
+    pub waiting: bool,
 }

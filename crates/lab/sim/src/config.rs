@@ -35,6 +35,9 @@ pub struct Config {
     pub without_view: Option<ReportedView>,
     /// What the engines did before the routers started.
     pub history: History,
+    /// Requests in flight at any time: a closed loop of this many clients, each of which plays session after
+    /// session without start and think times. `None` keeps the times of the traffic.
+    pub concurrency: Option<u32>,
     /// Event batches that an engine keeps for replays; 0 disables replays.
     pub replay_batches: usize,
     /// Number of routers.
@@ -173,6 +176,7 @@ impl Config {
             retokenized: 0.0,
             without_view: None,
             history: History::Fresh,
+            concurrency: None,
             replay_batches: REPLAY_BATCHES,
             routers: 1,
             sharing: None,
@@ -201,7 +205,10 @@ impl Config {
 
     /// Checks the configuration.
     pub fn validate(&self) -> Result<(), BadConfig> {
-        for (what, count) in [("workers", self.fleet.len()), ("routers", self.routers)] {
+        let clients = self.concurrency.map_or(1, |clients| clients as usize);
+        for (what, count) in
+            [("workers", self.fleet.len()), ("routers", self.routers), ("concurrency", clients)]
+        {
             if count == 0 {
                 return Err(BadConfig::None(what));
             }

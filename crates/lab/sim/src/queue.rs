@@ -25,6 +25,8 @@ pub enum Event {
     Replayed { router: u16, node: u16, number: u32 },
     /// Routers expire old state.
     Tick,
+    /// Engines report their load to all routers.
+    LoadReports,
     /// An incident happens.
     Incident { index: u32 },
     /// A client sends its next turn.

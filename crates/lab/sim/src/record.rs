@@ -12,6 +12,8 @@ pub struct Record {
     pub ttft_us: u64,
     /// Time to last token, in microseconds.
     pub e2e_us: u64,
+    /// Wait in the engine's queue, in microseconds.
+    pub queued_us: u64,
     /// Index of the engine that answered.
     pub worker: u32,
     /// Turn within the session, from 0.

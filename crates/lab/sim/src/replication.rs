@@ -6,9 +6,7 @@ use std::hash::BuildHasherDefault;
 use warmroute_engine::Engine;
 
 use crate::directory::AlreadyHashed;
-
-/// One in this many block names is counted, so that a thousand full caches fit into memory.
-const SAMPLED: u64 = 16;
+use crate::repeated_prefill::sampled_hash;
 
 /// Engines per cached block; copies inside one engine count once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -21,12 +19,12 @@ pub struct Replication {
     pub alone_ratio: f64,
 }
 
-/// Counts the copies of the blocks that these engines hold.
+/// Counts the copies of the blocks that these engines hold, from a sample: a thousand full caches fit into memory.
 pub fn of<'a>(engines: impl Iterator<Item = &'a Engine>) -> Replication {
     let mut holders: HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>> = HashMap::default();
     for engine in engines {
-        for name in engine.cached_names().filter(|name| name.0 % SAMPLED == 0) {
-            *holders.entry(name.0).or_insert(0) += 1;
+        for hash in engine.cached_names().filter_map(sampled_hash) {
+            *holders.entry(hash).or_insert(0) += 1;
         }
     }
     if holders.is_empty() {

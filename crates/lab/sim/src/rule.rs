@@ -10,12 +10,14 @@ use warmroute_policy::{BadPolicy, Policy, Standard};
 
 use crate::baselines::Baseline;
 use crate::built_rule::{BuiltRule, Needs};
+use crate::key_span::KeySpan;
 
 /// A policy's constructor, with its inputs.
 #[derive(Clone)]
 pub struct Rule {
     name: String,
     needs: Needs,
+    key_span: KeySpan,
     make: Arc<Maker>,
 }
 
@@ -43,18 +45,33 @@ impl From<BadPolicy> for BadRule {
 }
 
 impl Rule {
-    /// Parses a production policy with parameters after colons, or a baseline.
+    /// Parses a production policy with parameters after colons, or a baseline. `key=SPAN` sets the part of the
+    /// prompt that makes the prefix key, which is an option of its own in production.
     pub fn parse(text: &str) -> Result<Rule, BadRule> {
-        if let Some(baseline) = Baseline::named(text) {
-            return Ok(Rule { name: text.to_owned(), needs: baseline.needs, make: Arc::new(baseline.make) });
+        let (plain, key) = without_key(text);
+        let rule = Rule::parse_plain(&plain, text)?;
+        let Some(key) = key else { return Ok(rule) };
+        let bad = |why| BadRule::Parameter(BadPolicy::Parameter { policy: text.to_owned(), why });
+        if !rule.needs.prefix_key {
+            return Err(bad("`key` is a parameter of policies that hash the prompt's beginning".to_owned()));
         }
-        let policy: Standard = text.parse()?;
+        Ok(Rule { key_span: key.parse().map_err(bad)?, ..rule })
+    }
+
+    fn parse_plain(plain: &str, name: &str) -> Result<Rule, BadRule> {
+        if let Some(baseline) = Baseline::named(plain) {
+            let make = Arc::new(baseline.make);
+            let key_span = KeySpan::default();
+            return Ok(Rule { name: name.to_owned(), needs: baseline.needs, key_span, make });
+        }
+        let policy: Standard = plain.parse()?;
         let needs = Needs {
             overlap: policy.needs_overlap(),
             prefix_key: policy.needs_prefix_key(),
             session_key: policy.needs_session_key(),
+            waiting: policy.needs_waiting(),
         };
-        Ok(Rule::made_by(text, needs, move || Box::new(policy)))
+        Ok(Rule::made_by(name, needs, move || Box::new(policy)))
     }
 
     /// A rule with a custom constructor.
@@ -64,7 +81,7 @@ impl Rule {
         make: impl Fn() -> Box<dyn Policy> + Send + Sync + 'static,
     ) -> Rule {
         let make = move || BuiltRule { policy: make(), watcher: None };
-        Rule { name: name.into(), needs, make: Arc::new(make) }
+        Rule { name: name.into(), needs, key_span: KeySpan::default(), make: Arc::new(make) }
     }
 
     /// Rule as written.
@@ -77,15 +94,42 @@ impl Rule {
         self.needs
     }
 
+    /// Part of the prompt that makes the prefix key.
+    pub fn key_span(&self) -> KeySpan {
+        self.key_span
+    }
+
     /// Builds an instance.
     pub fn make(&self) -> BuiltRule {
         (self.make)()
     }
 }
 
+/// Takes the parameter `key` off a rule.
+fn without_key(text: &str) -> (String, Option<&str>) {
+    let key = text.split(':').find_map(|part| part.strip_prefix("key="));
+    let others = text.split(':').filter(|part| !part.starts_with("key="));
+    (others.collect::<Vec<_>>().join(":"), key)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_key_of_a_prefix_is_a_parameter_of_policies_that_hash_it() {
+        let rule = Rule::parse("prefix_affinity:key=system:factor=2").unwrap();
+        assert_eq!((rule.key_span(), rule.name()), (KeySpan::System, "prefix_affinity:key=system:factor=2"));
+        assert_eq!(Rule::parse("chwbl:key=tokens=256").unwrap().key_span(), KeySpan::Tokens(256));
+        assert_eq!(Rule::parse("dual_choice").unwrap().key_span(), KeySpan::Tokens(1_024));
+        assert!(Rule::parse("least_loaded:signal=waiting").unwrap().needs().waiting);
+        for (text, why) in
+            [("random:key=system", "hash the prompt's beginning"), ("chwbl:key=words", "known are")]
+        {
+            let error = Rule::parse(text).err().unwrap().to_string();
+            assert!(error.contains(why) && error.contains(text), "{error}");
+        }
+    }
 
     #[test]
     fn parameters_are_understood_or_refused() {

@@ -37,12 +37,21 @@ pub struct Thread {
     pub key: Option<u64>,
     /// Tokens of the first prompt: the part that stays the same while the conversation grows.
     pub first_tokens: u32,
+    /// Tokens of the system prompt at the beginning of every prompt; 0 without one.
+    pub system_tokens: u32,
 }
 
 impl Session {
     /// A session of one request.
     pub fn single(starts: Micros, prompt: Vec<Piece>, answer: Vec<Piece>) -> Session {
-        let thread = Thread { key: None, first_tokens: tokens(&prompt) };
+        let thread = Thread { key: None, first_tokens: tokens(&prompt), system_tokens: 0 };
         Session { starts, turns: vec![Turn { think: Micros::ZERO, thread, prompt, answer }] }
+    }
+
+    /// The same session, whose prompts begin with a system prompt of this many tokens.
+    #[must_use]
+    pub fn with_system(mut self, tokens: u32) -> Session {
+        self.turns.iter_mut().for_each(|turn| turn.thread.system_tokens = tokens);
+        self
     }
 }

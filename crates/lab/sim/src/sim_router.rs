@@ -15,11 +15,12 @@ use warmroute_router::{
     Answered, Change, Config, Decision, Family, Feedback, Matching, NoRoute, Outcome, PromptChunks,
     PromptText, Request, Router, Scratch, Silence, Unit,
 };
-use warmroute_types::{Address, CacheCapacity, Micros, RouterId, Usage, WorkerId};
+use warmroute_types::{Address, CacheCapacity, LoadReport, Micros, RouterId, Usage, WorkerId};
 
 use crate::built_rule::{BuiltRule, Needs};
 use crate::feed_follower::{FeedFollower, Replays};
-use crate::prompt::{chunk_digests, head_key, token_ids, tokens};
+use crate::key_span::KeySpan;
+use crate::prompt::{chunk_digests, token_ids, tokens};
 use crate::rule::Rule;
 use crate::session::Thread;
 use crate::watch::{End, Watcher};
@@ -28,8 +29,6 @@ use crate::{Config as SimConfig, Piece, View};
 /// Bytes per token. This is the router's prior, and the token counts of the engines confirm it.
 const TOKEN_BYTES: u32 = 4;
 const CHUNK_TOKENS: u32 = CHUNK_BYTES as u32 / TOKEN_BYTES;
-/// Tokens that the prefix key covers, as in production.
-const HEAD_TOKENS: u32 = 1_024;
 
 /// One simulated router.
 pub struct SimRouter {
@@ -40,6 +39,7 @@ pub struct SimRouter {
     choices: u64,
     scratch: Scratch,
     needs: Needs,
+    key_span: KeySpan,
     view: View,
     root: RootKey,
     digests: Vec<u64>,
@@ -107,6 +107,7 @@ impl SimRouter {
             choices: 0,
             scratch: Scratch::default(),
             needs,
+            key_span: rule.key_span(),
             view,
             root: RootKey::of(&namespace),
             digests: Vec::new(),
@@ -157,6 +158,13 @@ impl SimRouter {
         }
     }
 
+    /// Applies an engine's report of its own load.
+    pub fn report_load(&self, node: usize, report: LoadReport) {
+        if let Some(worker) = &self.workers[node] {
+            self.router.apply(Change::Load { worker: Arc::clone(worker), report });
+        }
+    }
+
     /// Expires old state.
     pub fn tick(&self, now: Micros) {
         self.router.apply(Change::Expired { at: now });
@@ -169,14 +177,13 @@ impl SimRouter {
         let uses_index = self.prepare_prompt(asked.prompt);
         let prompt = uses_index.then(|| chunks(self.root, &self.digests, prompt_tokens));
         let text = self.is_reported().then(|| text(self.text_root, &self.text, self.unit));
-        // A short prompt is keyed by the part that stays the same while its conversation grows.
-        let head_tokens = if prompt_tokens < HEAD_TOKENS { asked.thread.first_tokens } else { HEAD_TOKENS };
+        let prefix_key = self.needs.prefix_key.then(|| self.key_span.key(asked.prompt, asked.thread));
         let request = Request {
             prompt_tokens,
             prompt,
             texts: text.as_slice(),
             session_key: asked.thread.key.filter(|_| self.needs.session_key),
-            prefix_key: self.needs.prefix_key.then(|| head_key(asked.prompt, head_tokens)),
+            prefix_key: prefix_key.flatten(),
             avoid: asked.avoid,
             known_tokens: (!asked.held_tokens.is_empty()).then_some(&self.known_tokens),
             ..Request::default()

@@ -26,6 +26,7 @@ use crate::prompt::tokens;
 use crate::queue::{Event, Queue};
 use crate::random::{Random, mix};
 use crate::record::Record;
+use crate::repeated_prefill::{RepeatedPrefill, Trail, sample};
 use crate::replication::Replication;
 use crate::rule::Rule;
 use crate::sampled::sampled_chain;
@@ -51,6 +52,11 @@ pub struct Outcome {
     pub load: LoadSeries,
     /// Copies of cached blocks across engines at the end of the run.
     pub replication: Replication,
+    /// Share of the computed prompt blocks that the fleet had computed before, from 0 to 1.
+    pub repeated_prefill_ratio: f64,
+    /// In a closed loop, the time from the start until the first client found no further session: until then
+    /// all clients were busy.
+    pub saturated: Option<Micros>,
     /// Requests without a complete answer: their engine died after the first token, retries ran out, or no
     /// engine was up.
     pub failed: u64,
@@ -92,6 +98,8 @@ struct Job {
     routed: Option<Routed>,
     avoid: Vec<WorkerId>,
     chain: Vec<BlockName>,
+    trail: Trail,
+    queued: Micros,
     cached_tokens: u32,
     first_token: Option<Micros>,
     ended: Option<Micros>,
@@ -100,6 +108,8 @@ struct Job {
 struct Simulation<'a, S: Iterator<Item = Session>> {
     config: &'a Config,
     needs_overlap: bool,
+    /// Whether the rule reads the engines' own counts of waiting requests.
+    needs_waiting: bool,
     /// Makes engines publish events even if the current rule reads none, because later routers replay them.
     publishes_unread: bool,
     now: Micros,
@@ -125,6 +135,8 @@ struct Simulation<'a, S: Iterator<Item = Session>> {
     happened: Vec<Happened>,
     load: LoadSeries,
     records: Vec<Record>,
+    prefill: RepeatedPrefill,
+    saturated: Option<Micros>,
     failed: u64,
     rejected: u64,
     refused: u64,
@@ -138,6 +150,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
         Simulation {
             config,
             needs_overlap: rule.needs().overlap,
+            needs_waiting: rule.needs().waiting,
             publishes_unread: false,
             now: Micros::ZERO,
             began: Micros::ZERO,
@@ -161,6 +174,8 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             happened: Vec::new(),
             load: LoadSeries::default(),
             records: Vec::new(),
+            prefill: RepeatedPrefill::default(),
+            saturated: None,
             failed: 0,
             rejected: 0,
             refused: 0,
@@ -196,6 +211,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             }
         }
         self.queue.push(self.tick_interval(), Event::Tick);
+        self.start_load_reports();
         self.start_sharing();
     }
 
@@ -205,7 +221,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
 
     /// Processes the next arrival or event. Returns false when none is left.
     fn step(&mut self) -> bool {
-        let arrival = self.sessions.peek().map(|session| session.starts);
+        let arrival = self.next_arrival();
         let event = self.queue.next_at();
         match (arrival, event) {
             (None, None) => return false,
@@ -241,6 +257,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             Event::Replay { router, node, number } => self.replay(router.into(), node.into(), number),
             Event::Replayed { router, node, number } => self.replayed(router.into(), node.into(), number),
             Event::Tick => self.tick(),
+            Event::LoadReports => self.report_loads(),
             Event::Incident { index } => self.apply_incident(index as usize),
             Event::ShareBatch { router } => self.share_batch(router.into()),
             Event::PeerMessage { message } => self.receive_peer_message(message),
@@ -271,6 +288,8 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             routed: None,
             avoid: Vec::new(),
             chain: Vec::new(),
+            trail: Trail::new(),
+            queued: Micros::ZERO,
             cached_tokens: 0,
             first_token: None,
             ended: None,
@@ -301,6 +320,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
         self.asks += 1;
         job.avoid.clear();
         job.chain = sampled_chain(turn, self.config.fleet[0].block_size, self.config.retokenized);
+        sample(&job.chain, &mut job.trail);
         self.route(place);
     }
 
@@ -406,13 +426,15 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
     fn record_progress(&mut self, index: usize, happened: Happened) {
         let hop = self.config.hop;
         match happened {
-            Happened::Started { id, cached_tokens } => {
+            Happened::Started { id, cached_tokens, queued } => {
                 let node = &mut self.nodes[index];
                 let job = &mut self.jobs[node.job(id) as usize];
-                job.cached_tokens = cached_tokens;
+                (job.cached_tokens, job.queued) = (cached_tokens, queued);
                 node.totals.requests += 1;
                 let prompt_tokens = tokens(&job.session.turns[job.turn].prompt);
                 node.totals.uncached_tokens += u64::from(prompt_tokens - cached_tokens);
+                let block_tokens = self.config.fleet[0].block_size;
+                self.prefill.prefill(&job.trail, cached_tokens / block_tokens, prompt_tokens / block_tokens);
             }
             Happened::Token { id, index: 0 } => {
                 let place = self.nodes[index].job(id);
@@ -456,11 +478,13 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             View::Presumed | View::Reported => (feedback.stale, feedback.missed),
             View::Exact => differences(predicted_tokens, job.cached_tokens, margin),
         };
+        self.prefill.answered(&job.trail, usage.prompt_tokens / margin);
         let first_token = job.first_token.unwrap_or(self.now);
         self.records.push(Record {
             asked_us: job.asked.since(self.began).0,
             ttft_us: first_token.since(job.asked).0,
             e2e_us: self.now.since(job.asked).0,
+            queued_us: job.queued.0,
             worker: node as u32,
             turn: job.turn as u32,
             prompt_tokens: usage.prompt_tokens,
@@ -478,7 +502,10 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
         let job = &mut self.jobs[place as usize];
         job.turn += 1;
         match job.session.turns.get(job.turn) {
-            Some(turn) => self.queue.push(self.now + turn.think, Event::Ask { job: place }),
+            Some(turn) => {
+                let think = if self.config.concurrency.is_some() { Micros::ZERO } else { turn.think };
+                self.queue.push(self.now + think, Event::Ask { job: place });
+            }
             None => self.release_job(place),
         }
     }
@@ -563,6 +590,8 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
         Outcome {
             replication: crate::replication::of(self.nodes.iter().map(|node| &node.engine)),
             totals: self.nodes.iter().map(|node| node.totals).collect(),
+            repeated_prefill_ratio: self.prefill.ratio(),
+            saturated: self.saturated.map(|at| at.since(self.began)),
             index_bytes: self.routers.iter().map(SimRouter::index_bytes).sum(),
             shared_bytes: self.shared_bytes,
             records: self.records,
@@ -585,10 +614,14 @@ fn differences(predicted_tokens: Option<u32>, cached_tokens: u32, margin: u32) -
 }
 
 mod cache_events;
+mod closed_loop;
 mod history;
+mod load_reports;
 mod sharing;
 
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod throughput_tests;

@@ -2,22 +2,11 @@
 
 use serde::Serialize;
 
+use warmroute_types::Micros;
+
+use crate::rates::Rates;
+use crate::slo::Slo;
 use crate::{Outcome, Record};
-
-/// Service-level objective.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Slo {
-    /// Maximum time to first token.
-    pub ttft_ms: f64,
-    /// Maximum time per output token after the first.
-    pub tpot_ms: f64,
-}
-
-impl Default for Slo {
-    fn default() -> Slo {
-        Slo { ttft_ms: 2_000.0, tpot_ms: 50.0 }
-    }
-}
 
 /// A distribution, in milliseconds. All zero without values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -76,12 +65,16 @@ pub struct Summary {
     pub tpot_ms: Spread,
     /// Time to the last token.
     pub e2e_ms: Spread,
+    /// Wait in the engine's queue.
+    pub queue_ms: Spread,
     /// Share of prompt tokens found in caches.
     pub token_hit_ratio: f64,
     /// Share of requests that found any token in a cache.
     pub request_hit_ratio: f64,
     /// Share of predicted tokens that were not cached; 0 without predictions.
     pub stale_ratio: f64,
+    /// Share of requests for which the router predicted cached tokens that were not there.
+    pub stale_request_ratio: f64,
     /// Share of cached tokens that were not predicted; 0 without predictions.
     pub missed_ratio: f64,
     /// Coefficient of variation of the requests per engine.
@@ -98,6 +91,10 @@ pub struct Summary {
     pub replication_most: u32,
     /// Share of blocks that only one engine holds at the end.
     pub alone_ratio: f64,
+    /// Share of the computed prompt blocks that the fleet had computed before.
+    pub repeated_prefill_ratio: f64,
+    /// In a closed loop, the seconds in which all clients were busy. The rates below are those of this time.
+    pub saturated_s: Option<f64>,
     /// Output tokens per second, from the first request to the last answer.
     pub output_tokens_per_s: f64,
     /// Answered requests per second.
@@ -128,8 +125,7 @@ impl Summary {
         let (prompt, cached) = (sum(|record| record.prompt_tokens), sum(|record| record.cached_tokens));
         let promised = sum(|record| record.predicted_tokens.unwrap_or(0));
         let predicts = records.iter().any(|record| record.predicted_tokens.is_some());
-        let span_s = span_s(records);
-        let good = records.iter().filter(|record| slo.is_met(record)).count();
+        let rates = Rates::of(outcome, slo);
         let spread = |of: fn(&Record) -> Option<f64>| Spread::of(records.iter().filter_map(of).collect());
         let requests = outcome.totals.iter().map(|totals| totals.requests as f64);
         let uncached = outcome.totals.iter().map(|totals| totals.uncached_tokens as f64);
@@ -143,9 +139,14 @@ impl Summary {
             ttft_ms: spread(|record| Some(record.ttft_us as f64 / 1_000.0)),
             tpot_ms: spread(Record::tpot_ms),
             e2e_ms: spread(|record| Some(record.e2e_us as f64 / 1_000.0)),
+            queue_ms: spread(|record| Some(record.queued_us as f64 / 1_000.0)),
             token_hit_ratio: ratio(cached, prompt),
             request_hit_ratio: ratio(sum(|record| u32::from(record.cached_tokens > 0)), records.len() as u64),
             stale_ratio: ratio(sum(|record| record.stale_tokens), promised),
+            stale_request_ratio: ratio(
+                sum(|record| u32::from(record.stale_tokens > 0)),
+                records.len() as u64,
+            ),
             missed_ratio: if predicts { ratio(sum(|record| record.missed_tokens), cached) } else { 0.0 },
             load_cv,
             load_max_over_mean,
@@ -154,9 +155,11 @@ impl Summary {
             replication_factor: outcome.replication.mean,
             replication_most: outcome.replication.most,
             alone_ratio: outcome.replication.alone_ratio,
-            output_tokens_per_s: sum(|record| record.output_tokens) as f64 / span_s,
-            throughput_rps: records.len() as f64 / span_s,
-            goodput_rps: good as f64 / span_s,
+            repeated_prefill_ratio: outcome.repeated_prefill_ratio,
+            saturated_s: outcome.saturated.map(Micros::as_secs_f64),
+            output_tokens_per_s: rates.output_tokens_per_s,
+            throughput_rps: rates.throughput_rps,
+            goodput_rps: rates.goodput_rps,
             prefill_tokens_computed: prompt - cached,
             preemptions: outcome.totals.iter().map(|totals| totals.preemptions).sum(),
             failed: outcome.failed,
@@ -165,13 +168,6 @@ impl Summary {
             index_bytes: outcome.index_bytes,
             shared_bytes: outcome.shared_bytes,
         }
-    }
-}
-
-impl Slo {
-    fn is_met(&self, record: &Record) -> bool {
-        record.ttft_us as f64 / 1_000.0 <= self.ttft_ms
-            && record.tpot_ms().is_none_or(|tpot_ms| tpot_ms <= self.tpot_ms)
     }
 }
 
@@ -199,13 +195,6 @@ impl Estimate {
         });
         Estimate { mean, within }
     }
-}
-
-fn span_s(records: &[Record]) -> f64 {
-    let first = records.iter().map(|record| record.asked_us).min().unwrap_or(0);
-    let last = records.iter().map(|record| record.ended().0).max().unwrap_or(0);
-    // At least a microsecond, so that rates are finite.
-    (last.saturating_sub(first)).max(1) as f64 / 1e6
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {

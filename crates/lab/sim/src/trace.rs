@@ -9,6 +9,8 @@ mod blocks;
 mod format;
 mod limits;
 mod lines;
+mod lm_benchmark;
+mod loogle;
 mod quantum;
 mod recorded;
 mod text;

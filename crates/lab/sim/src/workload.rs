@@ -8,6 +8,9 @@ mod agentic;
 mod b2b;
 mod chat;
 mod codegen;
+mod documents;
+mod equal_queries;
+mod follow_up;
 mod rag;
 mod single;
 mod tenants;
@@ -53,6 +56,14 @@ pub enum Workload {
     Burst,
     /// Lengths like those of Azure's conversation trace, nothing shared.
     Azure,
+    /// Long documents: summaries, then questions about the same document.
+    Documents,
+    /// One question and one follow-up, nothing shared between conversations: the setting of the 1/N law.
+    FollowUp,
+    /// One agent that sends the same 76,288 tokens (10 GB of KV cache) ten times.
+    EqualQueries,
+    /// Chats with six system prompts, for two engines with caches of a few thousand tokens.
+    Assistants,
 }
 
 /// Seed, rate and size of a workload.
@@ -79,7 +90,7 @@ pub struct UnknownWorkload(pub String);
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 14] = [
+    pub const ALL: [Workload; 18] = [
         Workload::B2b,
         Workload::Codegen,
         Workload::Reasoning,
@@ -94,6 +105,10 @@ impl Workload {
         Workload::OneHotPrefix,
         Workload::Burst,
         Workload::Azure,
+        Workload::Documents,
+        Workload::FollowUp,
+        Workload::EqualQueries,
+        Workload::Assistants,
     ];
 
     /// Name in flags and reports.
@@ -113,6 +128,10 @@ impl Workload {
             Workload::OneHotPrefix => "one-hot-prefix",
             Workload::Burst => "burst",
             Workload::Azure => "azure",
+            Workload::Documents => "documents",
+            Workload::FollowUp => "follow-up",
+            Workload::EqualQueries => "equal-queries",
+            Workload::Assistants => "assistants",
         }
     }
 
@@ -133,6 +152,10 @@ impl Workload {
             Workload::OneHotPrefix => single::sessions(scale, single::ONE_HOT_PREFIX),
             Workload::Burst => chat::sessions(scale, chat::BURST),
             Workload::Azure => single::sessions(scale, single::AZURE),
+            Workload::Documents => documents::sessions(scale),
+            Workload::FollowUp => follow_up::sessions(scale),
+            Workload::EqualQueries => equal_queries::sessions(scale),
+            Workload::Assistants => chat::sessions(scale, chat::ASSISTANTS),
         }
     }
 }

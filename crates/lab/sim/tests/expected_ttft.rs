@@ -15,7 +15,7 @@ const HEAD: Piece = Piece { content: 7, tokens: 512 };
 fn conversation(id: u64, starts: Micros, turns: u64) -> Session {
     let own = |part: u64, tokens: u32| Piece { content: mix(id << 16 | part), tokens };
     let mut prompt = vec![HEAD, own(0, 3_000)];
-    let thread = Thread { key: Some(id), first_tokens: 3_512 };
+    let thread = Thread { key: Some(id), first_tokens: 3_512, system_tokens: HEAD.tokens };
     let turns = (1..=turns).map(|turn| {
         prompt.push(own(2 * turn, 200));
         let answer = own(2 * turn + 1, 60);

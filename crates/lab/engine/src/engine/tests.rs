@@ -63,9 +63,19 @@ fn run(engine: &mut Engine) -> Vec<Happened> {
     happened
 }
 
+/// The events with all queueing times set to zero.
+fn without_times(mut happened: Vec<Happened>) -> Vec<Happened> {
+    for event in &mut happened {
+        if let Happened::Started { queued, .. } = event {
+            *queued = Micros::ZERO;
+        }
+    }
+    happened
+}
+
 fn started(happened: &[Happened]) -> Vec<(SequenceId, u32)> {
     let started = |happened: &Happened| match *happened {
-        Happened::Started { id, cached_tokens } => Some((id, cached_tokens)),
+        Happened::Started { id, cached_tokens, .. } => Some((id, cached_tokens)),
         _ => None,
     };
     happened.iter().filter_map(started).collect()

@@ -6,7 +6,7 @@ use super::*;
 use crate::{Config, Outcome, Rule, Session, View, Workload, WorkloadScale, run};
 
 /// Baselines that keep a prefix shared by all requests on few workers.
-const HERDS: [&str; 3] = ["preble_e2", "llmd_weights", "llmd_sticky"];
+const HERDS: [&str; 4] = ["preble_e2", "llmd_weights", "llmd_sticky", "longest_match"];
 
 fn outcome(baseline: &str, workload: Workload, requests: u64) -> Outcome {
     let config = Config { view: View::Exact, ..Config::new(Profile::Llama3_1_8b, 4) };

@@ -61,6 +61,7 @@ impl<S: Iterator<Item = Session>> Simulation<'_, S> {
         }
         let ticks = now.0 / simulation.tick_interval().0 + 1;
         simulation.queue.push(Micros(ticks * simulation.tick_interval().0), Event::Tick);
+        simulation.start_load_reports();
         simulation.start_sharing();
         simulation.schedule_incidents();
         simulation

@@ -58,9 +58,11 @@ struct Threads {
 
 impl Threads {
     fn of(&mut self, row: &Row, prompt_tokens: u32) -> Thread {
-        let Some(chat) = row.chat_id else { return Thread { key: None, first_tokens: prompt_tokens } };
+        let Some(chat) = row.chat_id else {
+            return Thread { first_tokens: prompt_tokens, ..Thread::default() };
+        };
         let parent = row.parent_chat_id.and_then(|parent| self.known.get(&parent).copied());
-        let own = Thread { key: Some(mix(chat as u64)), first_tokens: prompt_tokens };
+        let own = Thread { key: Some(mix(chat as u64)), first_tokens: prompt_tokens, ..Thread::default() };
         let thread = parent.unwrap_or(own);
         self.known.insert(chat, thread);
         thread

@@ -21,12 +21,14 @@ pub enum TraceFormat {
     AiBrix,
     /// MTRAG's JSON lines or JSON: conversations with passages.
     Mtrag,
+    /// LooGLE's JSON lines: long documents with questions or a summary.
+    Loogle,
 }
 
 impl TraceFormat {
     /// Known formats, for error messages.
     pub const KNOWN: &'static str = "records of warmroute serve, Mooncake and Bailian JSONL, Azure CSV, ShareGPT and LMBenchmark JSON, AIBrix JSONL, \
-                                     MTRAG JSONL and JSON, each also as .zst";
+                                     MTRAG JSONL and JSON, LooGLE JSONL, each also as .zst";
 
     /// Detects the format of a file.
     pub fn of(bytes: &[u8]) -> Option<TraceFormat> {
@@ -56,6 +58,7 @@ fn of_object(line: &Value) -> Option<TraceFormat> {
         _ if line.get("hash_ids").is_some() && line.get("chat_id").is_some() => Some(TraceFormat::Bailian),
         _ if line.get("hash_ids").is_some() => Some(TraceFormat::Mooncake),
         _ if line.get("requests").is_some() => Some(TraceFormat::AiBrix),
+        _ if line.get("qa_pairs").is_some() && line.get("input").is_some() => Some(TraceFormat::Loogle),
         _ if line.get("task_id").is_some() || line.get("tasks").is_some() => Some(TraceFormat::Mtrag),
         _ => None,
     }

@@ -48,3 +48,24 @@ pub fn numbered(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let lines = bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     (1..).zip(lines).filter(|(_, line)| !line.is_empty())
 }
+
+/// Parses the items of a JSON array one by one, so that a bad one does not affect others. Errors give the
+/// item's number in place of a line.
+pub fn items<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<T> {
+    let all: Vec<serde_json::Value> = match serde_json::from_slice(bytes) {
+        Ok(all) => all,
+        Err(why) => {
+            reading.bad(why.line(), &why);
+            return Vec::new();
+        }
+    };
+    let mut rows = Vec::new();
+    for (number, item) in (1..).zip(all) {
+        reading.lines_total += 1;
+        match serde_json::from_value(item) {
+            Ok(row) => rows.push(row),
+            Err(why) => reading.bad(number, format!("item {number}: {why}")),
+        }
+    }
+    rows
+}

@@ -160,7 +160,7 @@ impl Conversations {
             (None, Some((asked, _))) => self.turn(asked).thread.first_tokens,
             (None, None) => own_tokens,
         };
-        let thread = Thread { key: row.session.map(mix), first_tokens };
+        let thread = Thread { key: row.session.map(mix), first_tokens, ..Thread::default() };
         let answer = vec![Piece { content: mix(self.requests ^ ANSWER), tokens: output_tokens }];
         self.requests += 1;
         self.append(

@@ -177,12 +177,50 @@ fn text_traces_are_read_by_the_production_prompt_code() {
     assert!(shared.notes.iter().any(|note| note.contains("1 conversations have no answer")));
     let lm =
         trace("lm.json", r#"[{"input":"a b c","output_length":5},{"input":"a b c d","output_length":6}]"#);
-    assert_eq!((lm.format, lm.sessions.len()), (TraceFormat::LmBenchmark, 2));
+    assert_eq!((lm.format, lm.sessions.len(), turns(&lm)), (TraceFormat::LmBenchmark, 1, Some(2)));
     let brix = trace(
         "brix.jsonl",
         r#"{"timestamp":6011,"requests":[{"Prompt Length":178,"Output Length":8,"prompt":"I am"}]}"#,
     );
     assert_eq!((brix.format, brix.sessions[0].starts), (TraceFormat::AiBrix, Micros::ZERO));
+}
+
+#[test]
+fn accumulated_prompts_are_turns_of_their_conversations() {
+    let (one, other) = ("How do I bake bread? ".repeat(20), "What is a lens? ".repeat(20));
+    let inputs =
+        [one.clone(), other.clone(), format!("{one}With flour. And then?"), format!("{other}A glass.")];
+    let rows = inputs.map(|input| serde_json::json!({"input": input, "output_length": 7}));
+    let lm = trace("lm-turns.json", &serde_json::json!(rows).to_string());
+    assert_eq!(lm.sessions.iter().map(|session| session.turns.len()).collect::<Vec<_>>(), [2, 2]);
+    for session in &lm.sessions {
+        let [first, second] = &session.turns[..] else { panic!("two turns") };
+        assert_eq!(first.thread, second.thread);
+        assert!(first.thread.key.is_some());
+        let whole = first.prompt.len() - 1;
+        assert_eq!(second.prompt[..whole], first.prompt[..whole], "all but the last, unfinished piece");
+    }
+    assert_ne!(lm.sessions[0].turns[0].thread.key, lm.sessions[1].turns[0].thread.key);
+}
+
+#[test]
+fn a_long_document_is_asked_all_its_questions() {
+    let document = "A long story. ".repeat(400);
+    let row = |pairs: &str, output: &str| {
+        serde_json::json!({"input": document, "title": "t", "qa_pairs": pairs, "output": output}).to_string()
+            + "\n"
+    };
+    let text = [
+        row("[{'Q': 'Who?', 'A': 'He', 'S': 'x'}, {'Q': 'When?', 'A': 'Then'}]", "none"),
+        row("none", "It ends well."),
+        row("none", "none"),
+    ];
+    let loogle = trace("loogle.jsonl", &text.concat());
+    assert_eq!((loogle.format, loogle.sessions.len(), loogle.bad_lines_total), (TraceFormat::Loogle, 2, 1));
+    let asked = loogle.sessions.iter().find(|session| session.turns.len() == 2).unwrap();
+    let [first, second] = &asked.turns[..] else { panic!("two questions") };
+    assert_eq!(first.prompt[..80], second.prompt[..80], "the document");
+    assert!((tokens(&first.prompt) as i64 - 1_400).abs() < 20, "{}", tokens(&first.prompt));
 }
 
 #[test]

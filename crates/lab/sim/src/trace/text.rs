@@ -94,6 +94,8 @@ fn canonical(messages: &[Message]) -> Vec<u8> {
 /// A session with one turn per answer. `None` without a question and an answer.
 pub fn session(messages: &[Message], key: u64, timing: &mut Timing) -> Option<Session> {
     let pieces = pieces(messages);
+    let systems = messages.iter().take_while(|message| message.role == Role::System).count();
+    let system_tokens = pieces[..systems].iter().map(|message| tokens(message)).sum();
     let mut turns: Vec<Turn> = Vec::new();
     let answers = messages.iter().enumerate().filter(|(index, message)| {
         *index > 0 && message.role == Role::Assistant && messages[index - 1].role == Role::User
@@ -101,7 +103,7 @@ pub fn session(messages: &[Message], key: u64, timing: &mut Timing) -> Option<Se
     for (index, _) in answers {
         let prompt = pieces[..index].concat();
         let first_tokens = turns.first().map_or(tokens(&prompt), |turn| turn.thread.first_tokens);
-        let thread = Thread { key: Some(key), first_tokens };
+        let thread = Thread { key: Some(key), first_tokens, system_tokens };
         turns.push(Turn { think: timing.think(), thread, prompt, answer: pieces[index].clone() });
     }
     (!turns.is_empty()).then(|| Session { starts: timing.start(), turns })

@@ -1,13 +1,12 @@
-//! Text traces: ShareGPT, LMBenchmark, AIBrix and MTRAG.
+//! Text traces: ShareGPT, LMBenchmark, AIBrix, MTRAG and LooGLE.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use warmroute_types::Micros;
 
 use super::text::{Message, Role, Timing, pieces, session, single};
-use super::{PassagePlacement, Reading, TraceFormat, TraceOptions, limits, lines};
+use super::{PassagePlacement, Reading, TraceFormat, TraceOptions, limits, lines, lm_benchmark, loogle};
 use crate::{Session, mix};
 
 /// Tokens of an answer that was not recorded: about ShareGPT's mean.
@@ -30,31 +29,11 @@ pub fn read(
     }
     match format {
         TraceFormat::ShareGpt => share_gpt(bytes, &mut timing, reading),
-        TraceFormat::LmBenchmark => lm_benchmark(bytes, &mut timing, reading),
+        TraceFormat::LmBenchmark => lm_benchmark::read(bytes, &mut timing, reading),
         TraceFormat::AiBrix => aibrix(bytes, reading),
+        TraceFormat::Loogle => loogle::read(bytes, &mut timing, reading),
         _ => mtrag(bytes, options.passages, &mut timing, reading),
     }
-}
-
-/// Parses the items of a JSON array one by one, so that a bad one does not affect others. Errors give the
-/// item's number in place of a line.
-fn items<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<T> {
-    let all: Vec<serde_json::Value> = match serde_json::from_slice(bytes) {
-        Ok(all) => all,
-        Err(why) => {
-            reading.bad(why.line(), &why);
-            return Vec::new();
-        }
-    };
-    let mut rows = Vec::new();
-    for (number, item) in (1..).zip(all) {
-        reading.lines_total += 1;
-        match serde_json::from_value(item) {
-            Ok(row) => rows.push(row),
-            Err(why) => reading.bad(number, format!("item {number}: {why}")),
-        }
-    }
-    rows
 }
 
 #[derive(Deserialize)]
@@ -71,7 +50,7 @@ struct Said {
 fn share_gpt(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
     let mut sessions = Vec::new();
     let (mut unanswered, mut empty) = (0, 0);
-    for (number, conversation) in (0_u64..).zip(items::<Conversation>(bytes, reading)) {
+    for (number, conversation) in (0_u64..).zip(lines::items::<Conversation>(bytes, reading)) {
         let role = |from: &str| match from {
             "system" => Role::System,
             "gpt" | "chatgpt" | "assistant" | "bing" | "bard" => Role::Assistant,
@@ -96,24 +75,6 @@ fn share_gpt(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Ve
         reading.notes.push(format!(
             "{unanswered} conversations have no answer: {ANSWER_TOKENS} tokens each were assumed"
         ));
-    }
-    sessions
-}
-
-#[derive(Deserialize)]
-struct Accumulated {
-    input: String,
-    output_length: u32,
-}
-
-fn lm_benchmark(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
-    let mut sessions = Vec::new();
-    for (number, row) in (0_u64..).zip(items::<Accumulated>(bytes, reading)) {
-        let message = Message { role: Role::User, text: row.input };
-        match limits::check_tokens(0, row.output_length) {
-            Ok(()) => sessions.push(single(&[message], number, row.output_length, timing.start())),
-            Err(why) => reading.bad(number as usize + 1, format!("item {}: {why}", number + 1)),
-        }
     }
     sessions
 }

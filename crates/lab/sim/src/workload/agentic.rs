@@ -59,7 +59,7 @@ fn agent(starts: Micros, mut context: Vec<Piece>, turns: usize, random: &mut Ran
             break;
         }
         context.push(observed);
-        let thread = Thread { key: Some(key), first_tokens };
+        let thread = Thread { key: Some(key), first_tokens, system_tokens: context[0].tokens };
         let think = Micros::from_millis_f64(random.log_normal(2_000.0, 1.94));
         list.push(Turn { think, thread, prompt: context.clone(), answer: vec![answer] });
         context.push(answer);

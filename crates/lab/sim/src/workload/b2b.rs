@@ -50,7 +50,7 @@ pub fn sessions(scale: WorkloadScale) -> Sessions {
         let system = Piece { content: mix(texts ^ (prompt / PROMPTS)), tokens: SYSTEM_TOKENS };
         let question = Piece { content: mix(texts ^ (1 << 40) ^ prompt), tokens: QUESTION_TOKENS };
         let answer = Piece { content: mix(texts ^ (1 << 41) ^ number as u64), tokens: ANSWER_TOKENS };
-        Session::single(at, vec![system, question], vec![answer])
+        Session::single(at, vec![system, question], vec![answer]).with_system(SYSTEM_TOKENS)
     });
     Box::new(sessions.take(usize::try_from(requests).unwrap_or(usize::MAX)))
 }

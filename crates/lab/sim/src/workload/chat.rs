@@ -55,6 +55,19 @@ pub const BURST: Chat = Chat {
     burst: Burst { period_s: 60.0, busy_s: 5.0, times: 10.0 },
 };
 
+/// Six assistants with system prompts of 600 tokens, for two engines with caches of a few thousand tokens: what one
+/// consumer GPU shared by two engines has left beside the weights of a 3B model.
+pub const ASSISTANTS: Chat = Chat {
+    purpose: 203,
+    rate_per_s: 0.7,
+    requests: 3_000,
+    tenants: 6,
+    system_tokens: 600,
+    turns_mean: 3.0,
+    think_mean_s: 6.0,
+    burst: EVEN,
+};
+
 /// Generates the conversations.
 pub fn sessions(scale: WorkloadScale, chat: Chat) -> Sessions {
     let mut random = Random::new(scale.seed, chat.purpose);
@@ -84,7 +97,8 @@ fn conversation(starts: Micros, chat: &Chat, system: Piece, random: &mut Random)
             first_tokens = tokens(&prompt);
         }
         let think = Micros::from_millis_f64(random.exponential(chat.think_mean_s * 1_000.0));
-        Turn { think, thread: Thread { key: Some(key), first_tokens }, prompt, answer: vec![answer] }
+        let thread = Thread { key: Some(key), first_tokens, system_tokens: system.tokens };
+        Turn { think, thread, prompt, answer: vec![answer] }
     });
     Session { starts, turns: turns.collect() }
 }

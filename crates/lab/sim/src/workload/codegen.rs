@@ -46,7 +46,7 @@ fn converse(texts: u64, random: &mut Random, turns: &mut Vec<Turn>) {
         if turn == 0 {
             first_tokens = tokens(&prompt);
         }
-        let thread = Thread { key: Some(key), first_tokens };
+        let thread = Thread { key: Some(key), first_tokens, system_tokens: history[0].tokens };
         turns.push(Turn { think: Micros::ZERO, thread, prompt, answer: vec![answer] });
     }
 }

@@ -60,7 +60,8 @@ fn conversation(
             first_tokens = tokens(&prompt);
         }
         let think = Micros::from_millis_f64(random.exponential(12_000.0));
-        Turn { think, thread: Thread { key: Some(key), first_tokens }, prompt, answer: vec![answer] }
+        let thread = Thread { key: Some(key), first_tokens, system_tokens: SYSTEM_TOKENS };
+        Turn { think, thread, prompt, answer: vec![answer] }
     });
     Session { starts, turns: turns.collect() }
 }

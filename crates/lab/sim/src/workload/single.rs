@@ -100,7 +100,7 @@ pub fn sessions(scale: WorkloadScale, single: Single) -> Sessions {
         let own = Piece { content: random.bits(), tokens: single.own.draw(&mut random) };
         let answer = Piece { content: random.bits(), tokens: single.answer.draw(&mut random) };
         let prompt = if head.tokens > 0 { vec![head, own] } else { vec![own] };
-        Session::single(now, prompt, vec![answer])
+        Session::single(now, prompt, vec![answer]).with_system(head.tokens)
     });
     up_to(stream, scale.requests.unwrap_or(single.requests))
 }

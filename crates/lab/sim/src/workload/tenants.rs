@@ -39,7 +39,8 @@ pub fn sessions(scale: WorkloadScale) -> Sessions {
 fn conversation(number: u64, starts: Micros, texts: u64, random: &mut Random) -> Session {
     let tenant = (random.share().powf(POPULARITY) * TENANTS as f64) as u64;
     let mut prompt = vec![Piece { content: mix(texts ^ tenant), tokens: SYSTEM_TOKENS }];
-    let mut thread = Thread { key: Some(mix(texts ^ (1 << 50) ^ number)), first_tokens: 0 };
+    let key = Some(mix(texts ^ (1 << 50) ^ number));
+    let mut thread = Thread { key, first_tokens: 0, system_tokens: SYSTEM_TOKENS };
     let turns = (0..TURNS as u64).map(|turn| {
         let said = |kind: u64| mix(texts ^ (kind << 48) ^ (number << 8) ^ turn);
         prompt.push(Piece { content: said(3), tokens: QUESTION_TOKENS });

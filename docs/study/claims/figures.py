@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Draws the figures of README.md from the committed results: docs/study/claims/figures.py [--results FOLDER] [--out FOLDER]
+
+Writes claims-*.svg into docs/img. Colours follow the reader's light or dark scheme. Python's standard library only."""
+import argparse
+import math
+import sys
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from runs import Results, duration, percent
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from plot import FONT, text  # noqa: E402  (the GPU study's script: one look for all figures)
+
+WIDTH = 860
+STYLE = """
+.card{fill:#ffffff;stroke:#d0d7de} .title{fill:#1f2328;font-weight:600} .name{fill:#1f2328} .note{fill:#59636e} .axis{stroke:#d0d7de;fill:none}
+.c0{--c:#57606a} .c1{--c:#cf222e} .c2{--c:#8250df} .c3{--c:#1a7f37} .c4{--c:#0969da} .c5{--c:#9a6700}
+.line{stroke:var(--c);fill:none;stroke-width:2} .dash{stroke-dasharray:5 4} .dot,.bar{fill:var(--c)} .cell{fill:#0969da} .on{fill:#ffffff} .off{fill:#1f2328}
+@media (prefers-color-scheme: dark) {
+.card{fill:#0d1117;stroke:#3d444d} .title,.name{fill:#f0f6fc} .note{fill:#9198a1} .axis{stroke:#3d444d}
+.c0{--c:#8b949e} .c1{--c:#ff7b72} .c2{--c:#bc8cff} .c3{--c:#3fb950} .c4{--c:#58a6ff} .c5{--c:#d29922} .cell{fill:#1f6feb} .off{fill:#f0f6fc}
+}
+"""
+
+# A policy has the same colour in all figures.
+COLOURS = {"1/N": 0, "random": 5, "round_robin": 1, "least_loaded": 1, "prefix_affinity": 2, "sticky_least_loaded": 2, "cache_aware": 3,
+           "session_affinity": 3, "expected_ttft": 4, "weighted_score": 5}
+
+
+def write(path, title, subtitle, shapes, height):
+    head = [text(20, 32, title, "title", 15), text(20, 51, subtitle, "note")]
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" font-family="{escape(FONT)}" role="img">\n'
+                    f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n"
+                    f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1:.0f}" rx="14" class="card"/>\n'
+                    + "\n".join(head + shapes) + "\n</svg>\n")
+
+
+def legend(names, y, dashed=()):
+    """Names with their colours, in one row."""
+    shapes, x = [], 20
+    for place, name in enumerate(names):
+        dash = " dash" if name in dashed else ""
+        shapes += [f'<path d="M {x} {y - 4} h 22" class="line{dash} c{COLOURS.get(name, place)}"/>', text(x + 28, y, name, "name")]
+        x += 50 + 7.2 * len(name)
+    return shapes
+
+
+def round_ticks(most):
+    step = 10 ** math.floor(math.log10(most / 4)) if most > 0 else 1
+    step = next(step * times for times in (1, 2, 2.5, 5, 10) if step * times >= most / 4)
+    return [step * tick for tick in range(int(most / step) + 1)]
+
+
+def lines(box, title, xs, series, words, x_words):
+    """One panel: series are (values, colour, dashed); x positions are even, as the values grow by factors."""
+    left, top, right, bottom = box
+    most = max(value for values, *_ in series for value in values) * 1.05 or 1.0
+    x_of = lambda place: left + (right - left) * (place + 0.5) / len(xs)
+    y_of = lambda value: bottom - (bottom - top) * value / most
+    shapes = [text(left, top - 12, title, "title")]
+    for tick in round_ticks(most):
+        shapes += [f'<path d="M {left} {y_of(tick):.1f} H {right}" class="axis"/>', text(left - 6, y_of(tick) + 4, words(tick), "note", 11, "end")]
+    shapes += [text(x_of(place), bottom + 18, x_words(x), "note", 11, "middle") for place, x in enumerate(xs)]
+    for values, colour, dashed in series:
+        path = " L ".join(f"{x_of(place):.1f} {y_of(value):.1f}" for place, value in enumerate(values))
+        shapes.append(f'<path d="M {path}" class="line c{colour}{" dash" if dashed else ""}"/>')
+        shapes += [f'<circle cx="{x_of(place):.1f}" cy="{y_of(value):.1f}" r="3" class="dot c{colour}"/>' for place, value in enumerate(values)]
+    return shapes
+
+
+def throughput(folder, out):
+    policies = ["least_loaded", "prefix_affinity", "cache_aware", "expected_ttft"]
+    b2b = Results(folder, "throughput-b2b")
+    groups = [(f"b2b, {clients:g} in flight", b2b, (clients,)) for clients in b2b.values()]
+    groups += [(name, Results(folder, f"throughput-{name}"), ()) for name in ["tenants", "codegen", "documents", "sharegpt", "unique"]]
+    gain = lambda results, policy, at: (results.mean(policy, "output_tokens_per_s", *at) / results.mean("round_robin", "output_tokens_per_s", *at))
+    most = max(gain(results, policy, at) for _, results, at in groups for policy in policies)
+    left, width, shapes, y = 150, WIDTH - 150 - 90, legend(policies, 78), 100
+    for name, results, at in groups:
+        shapes.append(text(left - 10, y + 30, name, "name", 12, "end"))
+        for place, policy in enumerate(policies):
+            share = gain(results, policy, at)
+            shapes += [f'<rect x="{left}" y="{y + 13 * place}" width="{width * share / most:.1f}" height="11" rx="2" class="bar c{COLOURS[policy]}"/>',
+                       text(left + width * share / most + 6, y + 13 * place + 10, f"{100 * (share - 1):+.0f} %".replace("-", "−"), "note", 11)]
+        y += 13 * len(policies) + 12
+    shapes.append(f'<path d="M {left + width / most:.1f} 92 V {y - 6}" class="axis dash"/>')
+    write(out / "claims-throughput.svg", "Output tokens per second at saturation, against round robin",
+          "Closed loop, precise views; the dashed line is round robin; more is better", shapes, y + 8)
+
+
+def one_over_n(folder, out):
+    follow_up, chats = Results(folder, "one-over-n"), Results(folder, "one-over-n-chats")
+    names, ns = ["1/N", "random", "round_robin", "session_affinity", "expected_ttft"], follow_up.values()
+    hits = lambda policy: [2 * follow_up.mean(policy, "request_hit_ratio", n) for n in ns]
+    tokens = lambda policy: [chats.mean(policy, "token_hit_ratio", n) for n in ns]
+    say, of_n = (lambda share: f"{100 * share:.0f} %"), (lambda n: f"{n:g}")
+    law = ([1 / n for n in ns], 0, True)
+    shapes = legend(names, 78, dashed=("1/N",))
+    shapes += lines((60, 130, 420, 330), "Follow-up questions that hit", ns, [law] + [(hits(name), COLOURS[name], False) for name in names[1:]], say, of_n)
+    shapes += lines((480, 130, 840, 330), "Chats of 3.5 turns: token hit", ns, [(tokens(name), COLOURS[name], False) for name in names[1:]], say, of_n)
+    write(out / "claims-one-over-n.svg", "The 1/N law: hits against the number of engines", "Caches that hold everything; 3 seeds", shapes, 370)
+
+
+def callbacks(folder, out):
+    shapes, policy = [], "sticky_least_loaded:literal"
+    files = [("ShareGPT turns", "callbacks-sharegpt"), ("MTRAG", "callbacks-mtrag"), ("MTRAG-UN", "callbacks-mtragun")]
+    for place, (title, name) in enumerate(files):
+        results = Results(folder, name)
+        sizes, intervals = results.values(0), results.values(1)
+        if place == 0:
+            shapes += legend([f"{size:,.0f} KV tokens an engine" for size in sizes], 78)
+        series = [([results.mean(policy, "stale_request_ratio", size, ms) for ms in intervals], colour, False) for colour, size in enumerate(sizes)]
+        left = 65 + 270 * place
+        shapes += lines((left, 130, left + 205, 300), title, intervals, series, percent, lambda ms: f"{ms:g} ms")
+    write(out / "claims-callbacks.svg", "Stale requests against the interval of eviction callbacks",
+          "Requests sent to an engine that had evicted the prefix; sticky_least_loaded:literal, 4 engines", shapes, 340)
+
+
+def surface(folder, out):
+    shapes, top = [], 92
+    figures = [("queue_ms.mean", "Wait in the engine's queue, mean"), ("ttft_ms.p99", "Time to first token, p99")]
+    for traffic in ["assistants", "tenants", "conversation-3x"]:
+        results = Results(folder, f"surface-{traffic}")
+        affinities, queues = results.values(0), results.values(1)
+        for column, (figure, words) in enumerate(figures):
+            left = 80 + 410 * column
+            values = {(a, q): results.mean("weighted_score", figure, a, q) for a in affinities for q in queues}
+            low, high = min(values.values()), max(values.values())
+            shapes.append(text(left, top, f"{traffic}: {words}", "title"))
+            for row, queue in enumerate(queues):
+                shapes.append(text(left - 8, top + 29 + 26 * row, f"queue {queue:g}", "note", 11, "end"))
+                for place, affinity in enumerate(affinities):
+                    value = values[affinity, queue]
+                    dark = 0.08 + 0.87 * (1 - (value - low) / (high - low) if high > low else 1)
+                    x, y = left + 54 * place, top + 12 + 26 * row
+                    shapes += [f'<rect x="{x}" y="{y}" width="52" height="24" rx="3" class="cell" fill-opacity="{dark:.2f}"/>',
+                               text(x + 26, y + 16, duration(value), "on" if dark > 0.55 else "off", 11, "middle")]
+            for place, affinity in enumerate(affinities):
+                shapes.append(text(left + 54 * place + 26, top + 26 + 26 * len(queues), f"{affinity:g}", "note", 11, "middle"))
+        top += 26 * len(queues) + 64
+    write(out / "claims-surface.svg", "Affinity against queueing: weights of weighted_score", "Columns: affinity weight. Strong blue is better", shapes, top - 20)
+
+
+def staleness(folder, out):
+    shapes = []
+    for place, traffic in enumerate(["assistants", "tenants"]):
+        results = Results(folder, f"staleness-{traffic}")
+        names, ages = results.policies(), results.values()
+        if place == 0:
+            shapes += legend(names, 78)
+        for row, (figure, title, words) in enumerate([("ttft_ms.mean", "mean TTFT", duration), ("stale_request_ratio", "stale requests", percent)]):
+            series = [([results.mean(name, figure, age) for age in ages], COLOURS[name], False) for name in names]
+            left, top = 75 + 415 * place, 130 + 240 * row
+            shapes += lines((left, top, left + 340, top + 165), f"{traffic}: {title}", ages, series, words, lambda age: f"{age:g} s")
+    write(out / "claims-staleness.svg", "How old may the directory be, where caches evict?", "Seconds between refreshes of an exact directory; 3 seeds", shapes, 580)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--out", type=Path, default=HERE.parent.parent / "img")
+    o = parser.parse_args()
+    for draw in (throughput, one_over_n, callbacks, surface, staleness):
+        draw(o.results, o.out)
+
+
+if __name__ == "__main__":
+    main()

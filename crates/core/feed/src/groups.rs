@@ -99,7 +99,7 @@ impl Groups {
             return (!self.shapes.is_empty()).then_some(GroupObstacle::NoFullAttention);
         };
         let full_tokens = full.block_tokens.max(1);
-        let is_between = |shape: &&GroupShape| shape.block_tokens % full_tokens != 0;
+        let is_between = |shape: &&GroupShape| !shape.block_tokens.is_multiple_of(full_tokens);
         let (&group, other) = self.shapes.iter().find(|(_, shape)| is_between(shape))?;
         Some(GroupObstacle::BlockSizes { group, tokens: other.block_tokens, full_tokens })
     }

@@ -19,7 +19,7 @@ pub(crate) type Token = u32;
 
 /// Whether a token has no text.
 pub(crate) fn is_special(token: Token) -> bool {
-    token < ONE || token >= IMAGE_START
+    !(ONE..IMAGE_START).contains(&token)
 }
 
 /// The first token of every prompt.

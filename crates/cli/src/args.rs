@@ -105,6 +105,9 @@ pub struct EngineArgs {
     /// Tokens in the KV cache [default: what fits on the profile's GPU]
     #[arg(long)]
     pub kv_tokens: Option<u64>,
+    /// Tokens that half of the layers see: a second KV cache group with sliding-window attention; 0 is none
+    #[arg(long, default_value_t = 0)]
+    pub sliding_window: u32,
     /// Tokens of host memory behind each rank's KV cache, for evicted blocks; 0 is none
     #[arg(long, default_value_t = 0)]
     pub host_kv_tokens: u64,

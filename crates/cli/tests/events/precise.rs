@@ -3,6 +3,8 @@
 //! `cargo test -p warmroute-cli --test events precise -- --nocapture --test-threads 1` prints the table of faults.
 
 mod faults;
+mod hybrid;
+mod media;
 mod restarts;
 
 use crate::harness::client::{Call, Response, get, post};

@@ -27,7 +27,7 @@ pub struct Counters {
     pub dropped: u64,
     /// Events that could not be read.
     pub unreadable: u64,
-    /// Blocks of caches that do not hold prefixes, ignored.
+    /// Blocks of caches that cannot be followed, and blocks without a position.
     pub skipped_blocks: u64,
     /// Delay of the last live batch in seconds, by the engine's clock and ours; never negative.
     pub lag_s: f64,

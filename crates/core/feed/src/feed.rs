@@ -8,6 +8,7 @@
 //! * A reconnect requests the last known batch, which tells the same process from another one.
 //! * A first replay that begins later than requested leaves a *floor*: what is known is true and what the engine held
 //!   before is missing, so the view is reported and errs only towards too little.
+//! * A model whose caches cannot all be followed is presumed: its view is silent.
 //! * A view that answers contradict is uncertain until answers agree with it again, however often the stream repeats
 //!   it.
 
@@ -76,6 +77,9 @@ impl Feed {
 
     /// Why the view is not trusted, where the stream is the cause.
     pub fn doubt(&self) -> Option<Doubt> {
+        if let Some(obstacle) = self.groups.obstacle() {
+            return Some(Doubt::Groups(obstacle));
+        }
         match (self.credibility, self.stream_state) {
             (Credibility::Contradicted, _) => Some(Doubt::Contradicted),
             (Credibility::Trusted, StreamState::Doubted(doubt)) => Some(doubt),
@@ -266,6 +270,7 @@ impl Feed {
             .is_some_and(|replay| matches!(replay.reason, ReplayReason::Join | ReplayReason::Rebuild));
         match (self.stream_state, self.connection) {
             _ if self.silence.has_lasted(&self.config, now) => View::Silent,
+            _ if self.groups.obstacle().is_some() => View::Silent,
             (StreamState::Unknown, _) => View::Silent,
             // While the beginning is being replayed, the view is only partly true.
             _ if is_joining && self.replay.is_some_and(|replay| replay.has_begun) => View::Uncertain,

@@ -28,5 +28,6 @@ mod step;
 pub use config::Config;
 pub use counters::Counters;
 pub use feed::Feed;
+pub use groups::{GROUPS_MAX, GroupObstacle};
 pub use state::Doubt;
 pub use step::{Moment, ReplayEnd, Step, View};

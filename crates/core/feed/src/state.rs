@@ -1,5 +1,6 @@
 //! The states of a feed.
 
+use crate::groups::GroupObstacle;
 use crate::recent_batches::RecentBatches;
 
 /// The connection.
@@ -29,6 +30,8 @@ pub enum Doubt {
     Unreadable,
     /// Answers contradict the view.
     Contradicted,
+    /// The events do not show what the model's caches can reuse together.
+    Groups(GroupObstacle),
 }
 
 /// Whether answers confirm the stream's view, however complete the stream is.

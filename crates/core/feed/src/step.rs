@@ -45,7 +45,8 @@ pub enum View {
     Reported,
     /// Something was missed, so a part may be gone. The view is kept, discounted, and corrected by answers.
     Uncertain,
-    /// The engine works and publishes nothing, or nothing is known yet: route as if it had no events.
+    /// The engine works and publishes nothing, nothing is known yet, or its events do not show what it can reuse: route
+    /// as if it had no events.
     #[default]
     Silent,
 }

@@ -51,22 +51,30 @@ pub struct Index {
     worker_bits: Arc<WorkerBits>,
     path_overflows: AtomicU64,
     digester: Digester,
+    table_hash: TableHash,
     writer: WriterLock,
 }
 
 impl Index {
     /// An empty index. Limits that [`Config::validate`] rejects are applied as far as possible.
     pub fn new(config: &Config) -> Index {
-        let children = Arc::new(Children::new(TableHash::new(config.table_seed)));
+        let table_hash = TableHash::new(config.table_seed);
+        let children = Arc::new(Children::new(table_hash));
         let worker_bits = Arc::new(WorkerBits::new());
         let writer = Writer::new(Arc::clone(&children), Arc::clone(&worker_bits), config);
         Index {
             worker_bits,
             path_overflows: AtomicU64::new(0),
             digester: Digester::new(config.hash, config.seed),
+            table_hash,
             writer: WriterLock::new(writer),
             children,
         }
+    }
+
+    /// The keyed hash of this index's tables, for callers' own tables of block names.
+    pub fn table_hash(&self) -> TableHash {
+        self.table_hash
     }
 
     /// The digester for spans under roots that are looked up by bytes.

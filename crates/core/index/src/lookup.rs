@@ -15,6 +15,7 @@ use crate::node::{NodeRef, Pinned};
 use crate::operation::Prompt;
 use crate::overlap::Overlaps;
 use crate::span::common;
+use crate::trail::TrailPlace;
 use crate::worker_bits::{WORDS_MAX, WorkerBits};
 
 /// Most paths followed at once.
@@ -95,6 +96,8 @@ fn continuation<'g>(children: &Children, node: NodeRef<'g>, at: usize, digest: u
 struct Path<'a, const N: usize> {
     node: NodeRef<'a>,
     from: usize,
+    /// The same place on the trail.
+    place: TrailPlace,
     live_set: LiveSet<'a, N>,
 }
 
@@ -107,10 +110,11 @@ struct ByteWalk<'a, const N: usize> {
 }
 
 /// Looks up a prompt's bytes.
-fn bytes<const N: usize>(context: LookupContext<'_>, root: u64, prompt: &[u8], out: &mut Overlaps) {
-    let Some(root) = context.children.find(0, 0, root, context.pinned) else { return };
+fn bytes<const N: usize>(context: LookupContext<'_>, root_key: u64, prompt: &[u8], out: &mut Overlaps) {
+    let Some(root) = context.children.find(0, 0, root_key, context.pinned) else { return };
     let mut walk = ByteWalk { context, prompt, paths: [const { None }; PATHS_MAX], open: 0 };
     let live_set = LiveSet::<N>::new(context.worker_bits, PathCount::Many);
+    out.trail.begin(root_key);
     walk.fork(root, root.body(), &[0], 0, &live_set, out);
     while let Some(path) = walk.next_path() {
         walk.follow(path, out);
@@ -120,10 +124,18 @@ fn bytes<const N: usize>(context: LookupContext<'_>, root: u64, prompt: &[u8], o
 impl<'a, const N: usize> ByteWalk<'a, N> {
     /// Walks one node. Children that continue the prompt become new paths.
     fn follow(&mut self, path: Path<'a, N>, out: &mut Overlaps) {
-        let Path { node, from, mut live_set } = path;
+        let Path { node, from, place, mut live_set } = path;
         let body = node.body();
         let mut ends = [from; SPANS_MAX + 1];
         let matched = self.compare(body, &mut ends);
+        if out.trail.is_recording() {
+            let (digests, sizes) = (body.digests(matched).iter().enumerate(), body.sizes(matched));
+            let boundaries = digests.scan(node.start, |reach, (at, &digest)| {
+                *reach = reach.plus(sizes.at(at), 1);
+                Some((digest, *reach))
+            });
+            out.trail.enter(place, node.start.spans, boundaries);
+        }
         let before = live_set.clone();
         live_set.pass(&node, body, matched, out);
         // Workers on a path that continues are reported where that path ends.
@@ -176,7 +188,8 @@ impl<'a, const N: usize> ByteWalk<'a, N> {
             let digest = self.context.digester.digest(span);
             if let Some(child) = self.context.children.find(node.serial, at, digest, node.pinned()) {
                 let live_set = if at == 0 { before.clone() } else { before.restricted_to(body, at) };
-                let is_open = self.push_path(Path { node: child, from, live_set }, out);
+                let is_open =
+                    self.push_path(Path { node: child, from, place: out.trail.place(at), live_set }, out);
                 next = if is_open && at == matched { Next::Child } else { next };
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::holder_id::HolderId;
 use crate::span::Reach;
+use crate::trail::{Recording, Trail, TrailPlace};
 
 /// How far from its start one holder holds a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub struct Overlap {
     pub holder: HolderId,
     /// How far its cache reaches.
     pub reach: Reach,
+    /// Where its cache ends on the trail, if the lookup recorded one.
+    pub place: TrailPlace,
 }
 
 /// The overlaps of one prompt: every holder that holds anything of it, once, in no particular order.
@@ -22,6 +25,7 @@ pub struct Overlaps {
     reported: Vec<(u64, u32)>,
     lookup: u64,
     overflows: u32,
+    pub(crate) trail: Trail,
 }
 
 impl Overlaps {
@@ -48,6 +52,16 @@ impl Overlaps {
         self.overflows
     }
 
+    /// Whether the next lookups record the boundaries that they pass.
+    pub fn record(&mut self, recording: Recording) {
+        self.trail.set(recording);
+    }
+
+    /// The boundaries of the last lookup that recorded them.
+    pub fn trail(&self) -> &Trail {
+        &self.trail
+    }
+
     pub(crate) fn begin(&mut self) {
         self.found.clear();
         self.pending = 0;
@@ -64,7 +78,7 @@ impl Overlaps {
     /// Joins the overlaps of presumptions with those that the tree has of the same holder: the longer one counts.
     pub(crate) fn join_pending(&mut self) {
         for at in (0..self.pending).rev() {
-            let Overlap { holder, reach } = self.found[at];
+            let Overlap { holder, reach, .. } = self.found[at];
             let same = self.found[at + 1..].iter_mut().find(|overlap| overlap.holder == holder);
             if let Some(same) = same {
                 if same.reach.bytes < reach.bytes {
@@ -82,7 +96,8 @@ impl Overlaps {
     /// Reports a holder that was not reported before.
     #[inline]
     pub(crate) fn report(&mut self, holder: HolderId, reach: Reach) {
-        self.found.push(Overlap { holder, reach });
+        let place = self.trail.place_of(reach);
+        self.found.push(Overlap { holder, reach, place });
     }
 
     /// Reports a holder that another path may have reported already; the longer overlap counts.
@@ -96,7 +111,8 @@ impl Overlaps {
             self.reported[position] = (self.lookup, self.found.len() as u32);
             self.report(holder, reach);
         } else if self.found[at as usize].reach.bytes < reach.bytes {
-            self.found[at as usize].reach = reach;
+            let found = &mut self.found[at as usize];
+            (found.reach, found.place) = (reach, self.trail.place_of(reach));
         }
     }
 }

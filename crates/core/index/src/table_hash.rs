@@ -11,14 +11,14 @@ use crate::digest::mix;
 
 /// A hash function drawn by a seed.
 #[derive(Clone, Copy)]
-pub(crate) struct TableHash {
+pub struct TableHash {
     factor: u128,
     addend: u128,
 }
 
 impl TableHash {
     /// The function of this seed.
-    pub fn new(seed: u64) -> TableHash {
+    pub(crate) fn new(seed: u64) -> TableHash {
         let mut state = seed;
         let mut word = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -29,7 +29,7 @@ impl TableHash {
 
     /// The hash of a number.
     #[inline]
-    pub fn of(self, number: u64) -> u64 {
+    pub(crate) fn of(self, number: u64) -> u64 {
         let product = self.factor.wrapping_mul(u128::from(number)).wrapping_add(self.addend);
         mix((product >> 64) as u64)
     }
@@ -45,7 +45,7 @@ impl BuildHasher for TableHash {
 }
 
 /// Hashes a number, or a small tuple of numbers.
-pub(crate) struct NumberHasher {
+pub struct NumberHasher {
     hash: TableHash,
     state: u64,
 }

@@ -15,6 +15,7 @@ mod alphabet;
 mod chat;
 mod conversation;
 mod conversion;
+mod media;
 mod normalizer;
 mod part;
 mod pipeline;
@@ -30,6 +31,7 @@ mod wrapping;
 
 pub use chat::Media;
 pub use conversion::{ChatConversion, CustomTools, InlineSystem, MessagesRules, ResponsesRules, Thinking};
+pub use media::{MediaPrompt, MediumFacts, RenderedMedium, medium_mark, write_media};
 pub use renderer::{Around, Rendered, Renderer};
 pub use unaligned::{Unaligned, Unrendered};
 pub use vocabulary::{Blocks, UnknownToken, Vocabulary};
@@ -165,5 +167,5 @@ impl Alignment {
 
 /// Position of the first media mark. Media that the template does not show may be anywhere.
 fn first_media(prompt: &[u8]) -> usize {
-    memchr::memmem::find(prompt, part::MEDIA.encode_utf8(&mut [0; 4]).as_bytes()).unwrap_or(0)
+    memchr::memmem::find(prompt, media::MEDIA.encode_utf8(&mut [0; 4]).as_bytes()).unwrap_or(0)
 }

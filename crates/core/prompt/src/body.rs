@@ -57,10 +57,12 @@ pub(crate) const TEMPLATE_FIELDS: [&str; 8] = [
 
 /// Fields that change how an engine ends or frames a prompt. They are not part of the canonical prompt,
 /// because requests that differ in them share their beginning.
-pub(crate) const FRAME_FIELDS: [&str; 8] = [
+pub(crate) const FRAME_FIELDS: [&str; 10] = [
     "add_generation_prompt",
     "add_special_tokens",
     "continue_final_message",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
     "output_config",
     "prompt_embeds",
     "reasoning",
@@ -114,6 +116,12 @@ impl<'a> PromptFields<'a> {
 }
 
 impl<'a> Body<'a> {
+    /// Whether a field changes what an engine makes of images, audio or video.
+    pub fn sets_media_options(&self) -> bool {
+        let names = ["media_io_kwargs", "mm_processor_kwargs"];
+        names.iter().any(|name| self.prompt.setting(name).is_some())
+    }
+
     /// Reads a body, which must be exactly one JSON object.
     pub fn read(bytes: &'a [u8]) -> Result<Body<'a>, BadJson> {
         Body::read_with(bytes, &[], |_| None)

@@ -28,9 +28,9 @@ mod prefix;
 mod prompt_length;
 
 pub use align::{
-    Alignment, Around, Blocks, ChatConversion, ChatFormat, CustomTools, InlineSystem, Media, MessagesRules,
-    ModelFiles, Reading, Rendered, Renderer, ResponsesRules, Thinking, Unaligned, UnknownToken, Unrendered,
-    Vocabulary, Written,
+    Alignment, Around, Blocks, ChatConversion, ChatFormat, CustomTools, InlineSystem, Media, MediaPrompt,
+    MediumFacts, MessagesRules, ModelFiles, Reading, Rendered, RenderedMedium, Renderer, ResponsesRules,
+    Thinking, Unaligned, UnknownToken, Unrendered, Vocabulary, Written, medium_mark, write_media,
 };
 pub use api::Api;
 pub use body::{Body, MarkedField};

@@ -43,6 +43,8 @@ pub struct Decision {
     pub(crate) expectation: Expectation,
     /// Number of first tokens observed before the decision.
     pub(crate) moment: u64,
+    /// Media that had appeared in events before the decision.
+    pub(crate) media_moment: u64,
     /// The worker's booking count at the decision.
     pub(crate) bookings: u32,
     /// The work booked on the worker.

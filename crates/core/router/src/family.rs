@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use warmroute_index::{Namespace, RootKey, Source};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Unit;
 
@@ -20,6 +21,11 @@ impl Family {
     /// Creates the family with this name.
     pub fn new(name: &str) -> Family {
         Family(name.into())
+    }
+
+    /// The family as a number.
+    pub fn key(&self) -> u64 {
+        xxh3_64(self.0.as_bytes())
     }
 
     /// The root of its prompts, with an adapter and a salt.

@@ -17,6 +17,7 @@ use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
 use crate::decision::{Decision, Expectation};
 use crate::demand::Demand;
 use crate::estimate::{EstimateTime, PromptOverlap, WorkerEstimate};
+use crate::group_table::GroupTable;
 use crate::presumed_shortfall::PresumedShortfall;
 use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::{PromptChunks, PromptText};
@@ -90,6 +91,8 @@ pub(crate) struct DecisionContext<'a> {
     pub fleet: &'a Arc<Fleet>,
     pub index: &'a Arc<Index>,
     pub speculations: &'a Speculations,
+    /// The caches of workers with several groups.
+    pub groups: &'a GroupTable,
     /// Number of peers with a lower id.
     pub router_rank: u32,
     /// Number of routers that share the fleet, this one included.
@@ -100,6 +103,8 @@ pub(crate) struct DecisionContext<'a> {
     /// A view of reported caches that predictions ignore.
     pub without_view: Option<ReportedView>,
     pub in_flight_max: u32,
+    /// Media that have appeared in events.
+    pub media_moment: u64,
     /// Hash of the request's LoRA adapter, if it is one.
     pub adapter: Option<u64>,
     pub now: Micros,
@@ -216,7 +221,7 @@ impl Pool {
         let version = |prompt| self.versions.of(prompt).load(Ordering::Acquire);
         let walked = request.prompt.map(version);
         request.prompt.into_iter().for_each(|prompt| scratch.walk(context.index, prompt));
-        scratch.walk_texts(context.index, request.texts);
+        scratch.walk_texts(context.index, context.groups, request.texts);
         let prompt_tokens = self.prompt_tokens(request, scratch.furthest());
         let mut state = self.section.lock();
         if let Some(prompt) = request.prompt.filter(|&prompt| walked != Some(version(prompt))) {
@@ -301,6 +306,7 @@ impl OpenDecision<'_> {
             expectation,
             booking: Booking::make(context.fleet, worker.id, work, context.now),
             moment: context.speculations.moment(),
+            media_moment: context.media_moment,
             bookings: context.fleet.bookings(worker.id),
             presumed: self.presume(worker.id, spans),
             worker,
@@ -458,7 +464,10 @@ impl CandidateInput<'_> {
         };
         // The maximum, not the sum: a presumption for a worker with events stands only until its event
         // must have arrived.
-        let believed = prediction.map_or(presumed, |prediction| prediction.expected.max(presumed));
+        let believed = prediction.map_or(presumed, |prediction| {
+            let block_tokens = load.block_tokens.unwrap_or(1);
+            prediction.expected.max(self.scratch.held(worker).awaited(presumed, block_tokens))
+        });
         let reported = prediction.map_or(0, |prediction| prediction.expected + prediction.restorable);
         PromptOverlap {
             prompt_tokens: self.prompt_tokens,

@@ -13,6 +13,8 @@ pub(crate) struct ReportedOverlap {
     pub all_tiers: Reach,
     /// Index of the prompt text that matched.
     pub text: u8,
+    /// For a model with several caches, how far its full attention alone reaches; zero for other models.
+    pub chain: Reach,
 }
 
 /// Prediction of cached tokens for one prompt.
@@ -41,12 +43,30 @@ pub(crate) struct PredictionWeights {
 }
 
 impl ReportedOverlap {
-    pub fn add(&mut self, overlap: &Overlap, reported_view: ReportedView) {
+    pub fn add(&mut self, reach: Reach, reported_view: ReportedView) {
         match reported_view {
-            ReportedView::Proven => self.proven = overlap.reach,
-            ReportedView::Sampled => self.sampled = overlap.reach,
-            ReportedView::AllTiers => self.all_tiers = overlap.reach,
+            ReportedView::Proven => self.proven = reach,
+            ReportedView::Sampled => self.sampled = reach,
+            ReportedView::AllTiers => self.all_tiers = reach,
         }
+    }
+
+    /// Adds what all caches of the model can serve of an overlap. Slower memories of such models are not followed.
+    pub fn add_common(&mut self, usable: Reach, overlap: &Overlap, reported_view: ReportedView) {
+        match reported_view {
+            ReportedView::Proven => self.proven = usable,
+            ReportedView::Sampled => (self.sampled, self.chain) = (usable, overlap.reach),
+            ReportedView::AllTiers => {}
+        }
+    }
+
+    /// Presumed tokens that count until the events of their requests arrive. Where a model has several caches and the
+    /// full attention's blocks are reported already, the events are there, and they know better. Presumed tokens are
+    /// estimated, hence the margin.
+    pub fn awaited(&self, presumed_tokens: u32, block_tokens: u32) -> u32 {
+        let reported =
+            self.chain.tokens.saturating_add(self.chain.tokens / 8).saturating_add(2 * block_tokens);
+        if self.chain.tokens > 0 && presumed_tokens <= reported { 0 } else { presumed_tokens }
     }
 
     /// The overlap as it would be known without one of the views.
@@ -103,7 +123,12 @@ mod tests {
 
     #[test]
     fn a_prediction_is_whole_blocks_and_smaller_for_uncertain_views() {
-        let held = ReportedOverlap { proven: reach(96), sampled: reach(192), all_tiers: reach(240), text: 0 };
+        let held = ReportedOverlap {
+            proven: reach(96),
+            sampled: reach(192),
+            all_tiers: reach(240),
+            ..ReportedOverlap::default()
+        };
         let sure = held.predict(weights(CacheView::Reported, 0.3));
         assert_eq!(sure, CachePrediction { proven: 96, sampled: 192, expected: 144, restorable: 48 });
         let unsure = held.predict(weights(CacheView::Uncertain, 0.5));

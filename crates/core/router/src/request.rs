@@ -2,6 +2,7 @@
 
 use warmroute_types::{Delivery, WorkerId};
 
+use crate::media::UnknownMedia;
 use crate::prompt::{PromptChunks, PromptText};
 use crate::worker_group::{WorkerGroup, allows};
 
@@ -33,6 +34,8 @@ pub struct Request<'a> {
     pub delivery: Delivery,
     /// Whether the prompt is text only.
     pub content: Content,
+    /// The prompt from its first medium on that is not known yet.
+    pub unknown_media: Option<UnknownMedia<'a>>,
     /// Meaning of a missing cached-token count in the answer.
     pub silence: Silence,
 }

@@ -224,6 +224,8 @@ impl<P: Policy> Router<P> {
             fleet: &self.fleet,
             index: &self.index,
             speculations: &self.speculations,
+            groups: &self.reported.groups,
+            media_moment: self.reported.media.moment(),
             router_rank: sharing.map_or(0, |sharing| sharing.rank()),
             routers: sharing.map_or(1, |sharing| sharing.routers()),
             unpropagated_load: sharing.map_or(Micros::ZERO, |sharing| sharing.unpropagated_load()),

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use warmroute_index::{Index, Overlaps, Prompt, Reach, Span};
+use warmroute_index::{Index, Overlaps, Prompt, Reach, Recording, Span};
 use warmroute_types::{MAX_WORKERS, WorkerId};
 
+use crate::group_table::GroupTable;
 use crate::prompt::{PromptChunks, PromptText};
 use crate::reported_overlap::ReportedOverlap;
 use crate::reported_view::ReportedView;
@@ -74,19 +75,22 @@ impl Scratch {
     }
 
     /// Looks up the reported overlaps of each text of the prompt.
-    pub(crate) fn walk_texts(&mut self, index: &Index, texts: &[PromptText<'_>]) {
+    pub(crate) fn walk_texts(&mut self, index: &Index, groups: &GroupTable, texts: &[PromptText<'_>]) {
         self.overlap_bytes.resize(MAX_WORKERS, 0);
         self.overlapping.reserve(MAX_WORKERS - self.overlapping.len());
         self.holders.drain(..).for_each(|worker| self.held[worker.index()] = ReportedOverlap::default());
         self.furthest = Reach::default();
         for (number, text) in (0..).zip(texts) {
             self.held.resize(MAX_WORKERS, ReportedOverlap::default());
+            self.reported.record(groups.recording());
             index.lookup(text.root, Prompt::Bytes(text.bytes), &mut self.reported);
-            self.note(number);
+            self.note(number, groups, u32::try_from(text.bytes.len()).unwrap_or(u32::MAX));
         }
     }
 
-    fn note(&mut self, text: u8) {
+    fn note(&mut self, text: u8, groups: &GroupTable, prompt_bytes: u32) {
+        let trail = self.reported.trail();
+        let is_recorded = groups.recording() == Recording::On;
         for overlap in self.reported.as_slice() {
             let (worker, reported_view) = ReportedView::split(overlap.holder);
             let held = &mut self.held[worker.index()];
@@ -94,7 +98,11 @@ impl Scratch {
                 self.holders.push(worker);
             }
             held.text = text;
-            held.add(overlap, reported_view);
+            let common = is_recorded.then(|| groups.usable(worker, overlap, trail, prompt_bytes)).flatten();
+            match common {
+                Some(usable) => held.add_common(usable, overlap, reported_view),
+                None => held.add(overlap.reach, reported_view),
+            }
             if text == 0 && overlap.reach.bytes > self.furthest.bytes {
                 self.furthest = overlap.reach;
             }

@@ -31,6 +31,10 @@ pub struct StoredBlocks {
     /// How many of the leading blocks contain only text. From the first block with an image (or another input that is
     /// not text) on, the tokens do not determine the content.
     pub text_blocks: u32,
+    /// How many of the blocks after those are determined by their tokens and `media`.
+    pub media_blocks: u32,
+    /// The media that begin in these blocks, in order.
+    pub media: Vec<MediumStart>,
     /// The LoRA adapter. An adapter that the engine only numbers is `#number`.
     pub lora: Option<Box<str>>,
     /// The cache salt. Engines send it with the first block of a prompt; a chain with a parent is in its parent's
@@ -40,6 +44,15 @@ pub struct StoredBlocks {
     pub medium: Medium,
     /// The model's cache that holds them, and its kind of attention.
     pub group: Group,
+}
+
+/// Where an image, audio or video begins in a chain of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MediumStart {
+    /// Its first token, as an index into the chain's tokens.
+    pub token: u32,
+    /// A hash of the engine's own hash of it.
+    pub hash: u64,
 }
 
 impl StoredBlocks {
@@ -84,14 +97,57 @@ pub struct Group {
     pub attention: Attention,
 }
 
-/// Whether a cached prefix can be continued from any of its blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a group must hold so that the engine can continue a prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Attention {
-    /// Every token sees all before it.
+    /// Every block from the start: each token sees all before it.
     #[default]
     Full,
-    /// A sliding window, a recurrent state or any other kind whose blocks alone do not form a prefix.
-    Other,
+    /// The blocks of the last tokens before the continuation.
+    Window {
+        /// Tokens that a token sees, itself included.
+        tokens: u32,
+    },
+    /// The block at whose end the prefix is continued: a recurrent state.
+    State,
+    /// Blocks of full attention that the event names without their positions.
+    Unplaced,
+    /// A rule that is not known, or that events do not describe.
+    Unfollowed(UnfollowedKind),
+}
+
+/// A kind of cache whose blocks do not show which prefixes the engine can continue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UnfollowedKind {
+    /// Attention within chunks; events do not state the size of a chunk.
+    ChunkedLocal,
+    /// A sliding window whose size the event does not state.
+    WindowWithoutSize,
+    /// A window of TensorRT-LLM, whose rule is not known.
+    TensorRtWindow,
+    /// A further group of an engine that states no kinds, as vLLM 0.20 and 0.21.
+    Unstated,
+    /// Any other kind.
+    Unknown,
+}
+
+impl UnfollowedKind {
+    /// The kind in the words of a sentence.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            UnfollowedKind::ChunkedLocal => {
+                "chunked_local_attention, and its events do not state the chunk's size"
+            }
+            UnfollowedKind::WindowWithoutSize => {
+                "sliding_window, and its events do not state the window's size"
+            }
+            UnfollowedKind::TensorRtWindow => {
+                "a smaller window of TensorRT-LLM, whose rule for reuse is not known"
+            }
+            UnfollowedKind::Unstated => "not stated by the engine; vLLM states it from 0.22 on",
+            UnfollowedKind::Unknown => "not known to this router",
+        }
+    }
 }
 
 /// One message of an event stream.

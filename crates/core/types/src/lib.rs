@@ -16,7 +16,10 @@ mod url;
 mod view;
 mod worker;
 
-pub use cache::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
+pub use cache::{
+    Attention, CacheEvent, EventBatch, Group, Medium, MediumStart, RemovedBlocks, StoredBlocks,
+    UnfollowedKind,
+};
 pub use delivery::Delivery;
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use option_value::OptionValue;

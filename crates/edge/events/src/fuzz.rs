@@ -44,7 +44,7 @@ fn batch_is_no_larger_than(batch: &EventBatch, bytes: usize) {
 
 fn parts(event: &CacheEvent) -> usize {
     match event {
-        CacheEvent::Stored(stored) => stored.names.len() + stored.tokens.len(),
+        CacheEvent::Stored(stored) => stored.names.len() + stored.tokens.len() + stored.media.len(),
         CacheEvent::Removed(removed) => removed.names.len(),
         CacheEvent::Cleared => 1,
     }

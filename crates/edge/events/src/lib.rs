@@ -38,5 +38,5 @@ pub use sink::EventSink;
 pub use source::{Direction, EventSource, SourceError, read_server_info, read_vllm_sources};
 pub use subscriber::{Subscriber, subscribe};
 pub use subscriber_task::{Config, Publishers};
-pub use warmroute_feed::{Counters, Doubt, Step, View};
+pub use warmroute_feed::{Counters, Doubt, GroupObstacle, Step, View};
 pub use warmroute_zmtp::{BadEndpoint, Endpoint};

@@ -6,7 +6,9 @@
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use warmroute_types::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
+use warmroute_types::{
+    Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks, UnfollowedKind,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 #[derive(Deserialize)]
@@ -86,7 +88,8 @@ impl Event {
         let window = self.window_size.unwrap_or(0);
         *window_max = window.max(*window_max);
         let is_full = window == *window_max;
-        let attention = if is_full { Attention::Full } else { Attention::Other };
+        let attention =
+            if is_full { Attention::Full } else { Attention::Unfollowed(UnfollowedKind::TensorRtWindow) };
         // Windows are groups: the full one has number 0, all others have another.
         let group = Group { index: u16::from(!is_full), attention };
         let events = self.data.events(group);

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use warmroute_prompt::{Alignment, Api, Body, Media, Rendered, Renderer};
+use warmroute_prompt::{
+    Alignment, Api, Body, Media, MediaPrompt, MediumFacts, Rendered, Renderer, write_media,
+};
 use warmroute_router::{Family, Matching, Unit};
 use warmroute_tokens::{EncoderPool, write_chain};
 
@@ -40,6 +42,22 @@ pub(crate) struct RenderedPrompt {
     pub unit: Unit,
     /// Whether the prompt contains images or other media.
     pub has_media: bool,
+}
+
+impl RenderedPrompt {
+    /// The part that can be compared with KV events, with all media before its end written out as `known` tells.
+    pub(crate) fn with_media(
+        self,
+        body: &Body<'_>,
+        known: impl Fn(u64) -> Option<MediumFacts>,
+    ) -> MediaPrompt {
+        // A medium that the template does not show may be anywhere; then nothing is compared.
+        let is_shown = self.has_media && self.unit == Unit::Byte && !self.reported.is_empty();
+        match self.text {
+            Some(text) if is_shown && !body.sets_media_options() => write_media(&text, known),
+            _ => MediaPrompt { bytes: self.reported, rest: Vec::new() },
+        }
+    }
 }
 
 /// Why a prompt could not be rendered: a label of the `unrendered` metric.

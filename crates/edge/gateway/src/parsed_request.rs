@@ -213,6 +213,7 @@ impl ParsedRequest {
             known_tokens: None,
             delivery: self.delivery,
             content: self.prompt.as_ref().map_or_else(Content::default, |keys| keys.content),
+            unknown_media: self.prompt.as_ref().and_then(PromptKeys::unknown_media),
             silence: self.silence,
         }
     }

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 
 use warmroute_index::{Digester, Namespace, RootKey, Source};
-use warmroute_prompt::{Api, Body, CHUNK_BYTES, ChunkSizes, Chunks};
-use warmroute_router::{Content, PromptChunks, PromptText, Unit};
+use warmroute_prompt::{Api, Body, CHUNK_BYTES, ChunkSizes, Chunks, MediaPrompt};
+use warmroute_router::{Content, PromptChunks, PromptText, Unit, UnknownMedia};
 
 use crate::alignments::FamilyMatching;
 use crate::cache_salt::honours_salt;
@@ -34,6 +34,10 @@ struct EngineText {
     root: RootKey,
     bytes: Box<[u8]>,
     unit: Unit,
+    /// The family as a number, for what it makes of media.
+    family: u64,
+    /// The rendered prompt from the first unknown medium on, which ended the text.
+    rest: Box<[u8]>,
 }
 
 impl EngineText {
@@ -50,6 +54,13 @@ impl PromptKeys {
 
     pub(crate) fn texts(&self) -> Vec<PromptText<'_>> {
         self.texts.iter().map(EngineText::as_prompt).collect()
+    }
+
+    /// The prompt from its first medium on that events have not explained yet.
+    pub(crate) fn unknown_media(&self) -> Option<UnknownMedia<'_>> {
+        let mut texts = self.texts.iter().enumerate();
+        let (text, EngineText { family, rest, .. }) = texts.find(|(_, text)| !text.rest.is_empty())?;
+        Some(UnknownMedia { text, family: *family, rest })
     }
 
     /// Computes the keys. Chunks are cut from the engine's format of the prompt if known, else from a canonical one.
@@ -86,11 +97,11 @@ impl PromptKeys {
                         salt.as_deref().filter(|_| honours_salt(api)),
                         rendered.unit,
                     );
-                    keys.texts.push(EngineText {
-                        root,
-                        bytes: rendered.reported.into(),
-                        unit: rendered.unit,
-                    });
+                    let unit = rendered.unit;
+                    let known = |medium| gateway.router.inspect().medium(family, medium);
+                    let MediaPrompt { bytes, rest } = rendered.with_media(body, known);
+                    let (family, bytes, rest) = (family.key(), bytes.into(), rest.into());
+                    keys.texts.push(EngineText { root, bytes, unit, family, rest });
                 }
                 Err(RenderError(why)) => gateway.metrics.count_unrendered(why),
             }

@@ -205,6 +205,23 @@ impl BlockPool {
         }
     }
 
+    /// Releases the first named blocks of a hold, its end first.
+    pub fn release_front(&mut self, hold: &mut Hold, blocks: u32) {
+        let (mut left, mut front) = (blocks.min(hold.named), Vec::new());
+        hold.named -= left;
+        while left > 0 {
+            let span = &mut hold.spans[0];
+            let to = span.to.min(span.from.saturating_add(left.min(SLOTS as u32) as u8));
+            front.push(Span { to, ..*span });
+            left -= u32::from(to - span.from);
+            span.from = to;
+            if span.from == span.to {
+                hold.spans.remove(0);
+            }
+        }
+        front.into_iter().rev().for_each(|span| self.release_span(span));
+    }
+
     /// Removes every name. No block may be held.
     pub fn forget_names(&mut self) {
         debug_assert_eq!(self.used(), 0);

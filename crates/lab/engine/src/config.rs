@@ -24,6 +24,8 @@ pub struct Config {
     pub prefix_caching: PrefixCaching,
     /// Host memory for blocks that the GPU evicts.
     pub host: Option<Tier>,
+    /// Tokens that a token of a second group of layers sees, itself included. Without it all layers have full attention.
+    pub sliding_window: Option<u32>,
     /// Memory that several engines share, for blocks that the host evicts, or the GPU without a host memory.
     pub pool: Option<Tier>,
 }
@@ -69,6 +71,9 @@ pub enum ConfigError {
         /// As configured.
         block_size: u32,
     },
+    /// A sliding window cannot be combined with this.
+    #[error("a sliding window cannot be combined with {0}")]
+    SlidingWindow(&'static str),
     /// Blocks are counted in 32 bits.
     #[error("{0} blocks are more than the model can number")]
     TooManyBlocks(u64),
@@ -95,6 +100,7 @@ impl Config {
             prefix_caching: PrefixCaching::On,
             host: None,
             pool: None,
+            sliding_window: None,
         }
     }
 
@@ -113,11 +119,26 @@ impl Config {
         if [self.host, self.pool].into_iter().flatten().any(|tier| tier.megabytes_per_s == 0) {
             return Err(ConfigError::Zero("the bandwidth of a memory"));
         }
+        self.validate_window()?;
         let blocks = self.kv_tokens / u64::from(self.block_size);
         match blocks {
             0 => Err(ConfigError::CacheTooSmall { kv_tokens: self.kv_tokens, block_size: self.block_size }),
             1..=BLOCKS_MAX => Ok(()),
             _ => Err(ConfigError::TooManyBlocks(blocks)),
+        }
+    }
+
+    fn validate_window(&self) -> Result<(), ConfigError> {
+        match self.sliding_window {
+            None => Ok(()),
+            Some(0) => Err(ConfigError::Zero("sliding_window")),
+            Some(_) if self.host.is_some() || self.pool.is_some() => {
+                Err(ConfigError::SlidingWindow("slower memories"))
+            }
+            Some(_) if self.prefix_caching == PrefixCaching::Off => {
+                Err(ConfigError::SlidingWindow("a cache without prefixes"))
+            }
+            Some(_) => Ok(()),
         }
     }
 }

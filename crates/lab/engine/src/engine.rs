@@ -10,7 +10,6 @@
 use thiserror::Error;
 use warmroute_types::Micros;
 
-use crate::leaf::Span;
 use crate::lru_tier::Pool;
 use crate::run::Run;
 use crate::scheduler::Scheduler;
@@ -185,9 +184,7 @@ impl Engine {
     /// token is never taken from the cache.
     pub fn cached_tokens(&self, chain: &[BlockName], prompt_tokens: u32) -> u32 {
         let blocks_max = (prompt_tokens.saturating_sub(1) / self.config.block_size) as usize;
-        let mut found = Vec::new();
-        self.scheduler.pool.find_chain(&chain[..blocks_max.min(chain.len())], &mut found);
-        found.iter().map(Span::len).sum::<u32>() * self.config.block_size
+        self.scheduler.cached_blocks(&chain[..blocks_max.min(chain.len())]) * self.config.block_size
     }
 
     /// Prompt tokens after those that slower memories could supply now, whether fetching pays or not.
@@ -233,7 +230,11 @@ impl Engine {
         match request {
             Request { prompt_tokens: 0, .. } => Err(Rejected::EmptyPrompt),
             Request { output_tokens: 0, .. } => Err(Rejected::EmptyOutput),
-            _ if tokens > kv_tokens.min(TOKENS_MAX) => Err(Rejected::TooLong { tokens, kv_tokens }),
+            _ if tokens > TOKENS_MAX
+                || self.scheduler.blocks_of(tokens) > u64::from(self.scheduler.pool.total()) =>
+            {
+                Err(Rejected::TooLong { tokens, kv_tokens })
+            }
             Request { chain, .. } if chain.len() as u64 != expected => {
                 Err(Rejected::ChainLength { given: chain.len(), expected: expected as usize })
             }

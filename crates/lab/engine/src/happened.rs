@@ -50,6 +50,20 @@ pub enum Happened {
         /// Its name.
         name: BlockName,
     },
+    /// The same for the group with sliding-window attention.
+    WindowStored {
+        /// The sequence that filled them.
+        id: SequenceId,
+        /// The first of them, as an index into that sequence's chain.
+        first_block: u32,
+        /// Their number; they are consecutive.
+        blocks: u32,
+    },
+    /// The group with sliding-window attention evicted a block.
+    WindowRemoved {
+        /// Its name.
+        name: BlockName,
+    },
     /// A slower memory now holds a cached block. The event has only the name, so it comes while the name is known.
     Kept {
         /// Its name.

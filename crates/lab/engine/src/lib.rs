@@ -28,6 +28,7 @@ mod sequence;
 mod stats;
 mod step;
 mod tiers;
+mod window;
 
 pub use config::{Config, ConfigError, PrefixCaching, Tier};
 pub use cost::{DecodeCost, PrefillCost, StepCost, StepWork};

@@ -18,6 +18,7 @@ use crate::lru_tier::Pool;
 use crate::sequence::{Phase, Sequences};
 use crate::step::Step;
 use crate::tiers::{Offer, Tiers};
+use crate::window::WindowGroup;
 use crate::{BlockName, Config, Happened, PrefixCaching, Request, SequenceId};
 
 use decode_run::Touch;
@@ -36,6 +37,9 @@ pub struct Scheduler {
     running: Vec<u32>,
     /// Cached blocks found for the sequence that is being admitted.
     hits: Vec<Span>,
+    /// Cached blocks of the window group found for it.
+    window_hits: Vec<Span>,
+    window: Option<WindowGroup>,
     /// The blocks that it fetches after them.
     offer: Offer,
     tiers: Option<Tiers>,
@@ -69,6 +73,10 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: Vec::new(),
             hits: Vec::new(),
+            window_hits: Vec::new(),
+            window: config
+                .sliding_window
+                .map(|tokens| WindowGroup::new(tokens, config.block_size, config.step_tokens_max)),
             offer: Offer::default(),
             tiers: Tiers::new(config, pool),
             touches: Vec::new(),
@@ -139,6 +147,7 @@ impl Scheduler {
         let mut index = 0;
         while index < self.running.len() && step.budget > 0 {
             let slot = self.running[index];
+            self.slide(slot);
             let tokens = self.sequences[slot].remaining().min(step.budget);
             if !self.make_room(slot, tokens, step) {
                 return;
@@ -152,7 +161,7 @@ impl Scheduler {
     ///
     /// The victim is always behind it in the batch, so it is not yet part of the step.
     fn make_room(&mut self, slot: u32, tokens: u32, step: &mut Step) -> bool {
-        let needed = self.blocks_for(slot, tokens);
+        let needed = self.blocks_for(slot, tokens) * self.groups();
         while self.pool.free() < needed {
             let victim = self.running.pop().expect("the sequence itself is running");
             self.preempt(victim, step);
@@ -166,6 +175,7 @@ impl Scheduler {
     fn preempt(&mut self, slot: u32, step: &mut Step) {
         let sequence = &mut self.sequences[slot];
         self.pool.release(&mut sequence.hold);
+        self.pool.release(&mut sequence.window);
         sequence.computed = 0;
         sequence.phase = Phase::Preempted;
         self.waiting.push_front(slot);
@@ -189,6 +199,7 @@ impl Scheduler {
     /// token is never taken from the cache: its logits are needed.
     fn look_up(&mut self, slot: u32) {
         self.hits.clear();
+        self.window_hits.clear();
         self.offer = Offer::default();
         if self.prefix_caching == PrefixCaching::Off {
             return;
@@ -197,6 +208,13 @@ impl Scheduler {
         let blocks_max = (sequence.known() - 1) / self.block_size;
         let chain = &sequence.chain[..blocks_max as usize];
         self.pool.find_chain(chain, &mut self.hits);
+        if let Some(window) = &self.window {
+            let found = window.longest(&self.pool, chain, self.hits.iter().map(Span::len).sum());
+            truncate(&mut self.hits, found);
+            let first = found.saturating_sub(window.blocks_needed());
+            let seen = chain[first as usize..found as usize].iter().map(|&name| WindowGroup::tagged(name));
+            self.pool.find_chain(&seen.collect::<Vec<_>>(), &mut self.window_hits);
+        }
         if let Some(tiers) = &self.tiers {
             let found: u32 = self.hits.iter().map(Span::len).sum();
             let computed = found * self.block_size;
@@ -210,12 +228,19 @@ impl Scheduler {
     fn fits(&self, slot: u32) -> bool {
         let blocks = self.sequences[slot].known().div_ceil(self.block_size);
         let shared: u32 = self.hits.iter().map(|&span| span.len() - self.pool.free_in(span)).sum();
-        blocks - shared <= self.pool.free()
+        let found: u32 = self.hits.iter().map(Span::len).sum();
+        let window = self.window.as_ref().map_or(0, |window| {
+            let free: u32 = self.window_hits.iter().map(|&span| self.pool.free_in(span)).sum();
+            free + (blocks - found).min(window.blocks_max())
+        });
+        blocks - shared + window <= self.pool.free()
     }
 
     fn admit(&mut self, now: Micros, slot: u32, step: &mut Step) {
-        self.hits.iter().for_each(|&span| self.pool.hold(span));
+        self.hits.iter().chain(&self.window_hits).for_each(|&span| self.pool.hold(span));
         let sequence = &mut self.sequences[slot];
+        sequence.window.spans.extend_from_slice(&self.window_hits);
+        sequence.window.named = self.window_hits.iter().map(Span::len).sum();
         sequence.hold.spans.extend_from_slice(&self.hits);
         sequence.hold.named = self.hits.iter().map(Span::len).sum();
         sequence.computed = sequence.hold.named * self.block_size;
@@ -263,6 +288,7 @@ impl Scheduler {
     /// Removes every name, also on the host. No block may be held.
     pub fn forget_names(&mut self) {
         self.pool.forget_names();
+        self.window.iter_mut().for_each(WindowGroup::clear);
         self.tiers.iter_mut().for_each(Tiers::restart);
     }
 
@@ -281,7 +307,14 @@ impl Scheduler {
     /// Gives the sequence more blocks. That many must be free.
     fn take_blocks(&mut self, slot: u32, blocks: u32, step: &mut Step) {
         let before = step.happened.len();
-        self.pool.take(blocks, &mut step.happened);
+        self.pool.take(blocks * self.groups(), &mut step.happened);
+        if let Some(window) = &mut self.window {
+            for event in &mut step.happened[before..] {
+                let name = event.removed().and_then(|name| window.note_removed(name));
+                name.into_iter().for_each(|name| *event = Happened::WindowRemoved { name });
+            }
+            self.sequences[slot].window.nameless += blocks;
+        }
         if let Some(tiers) = &mut self.tiers {
             let evicted = step.happened[before..].iter().filter_map(Happened::removed);
             evicted.filter(|&name| !self.pool.has(name)).for_each(|name| tiers.keep(name));
@@ -301,10 +334,45 @@ impl Scheduler {
         let names = &sequence.chain[first as usize..full as usize];
         self.pool.name(&mut sequence.hold, names);
         step.happened.push(Happened::Stored { id: sequence.id, first_block: first, blocks: full - first });
+        if let Some(window) = &mut self.window {
+            window.note_stored(names);
+            let tagged: Vec<BlockName> = names.iter().map(|&name| WindowGroup::tagged(name)).collect();
+            self.pool.name(&mut sequence.window, &tagged);
+            let (id, blocks) = (sequence.id, full - first);
+            step.happened.push(Happened::WindowStored { id, first_block: first, blocks });
+        }
         if let Some(tiers) = &mut self.tiers {
             tiers.release(names);
             step.happened.append(&mut tiers.events);
         }
+    }
+
+    /// Gives up the blocks of the window group that the sequence's next token does not see.
+    fn slide(&mut self, slot: u32) {
+        let Some(window) = &self.window else { return };
+        let sequence = &mut self.sequences[slot];
+        let first_held = sequence.hold.named - sequence.window.named;
+        let unseen = window.first_seen(sequence.computed).saturating_sub(first_held);
+        self.pool.release_front(&mut sequence.window, unseen);
+    }
+
+    /// Groups that each hold a sequence's blocks.
+    fn groups(&self) -> u32 {
+        1 + u32::from(self.window.is_some())
+    }
+
+    /// Blocks of a chain, from its start, that a prompt would find on the GPU.
+    pub fn cached_blocks(&self, chain: &[BlockName]) -> u32 {
+        let mut found = Vec::new();
+        self.pool.find_chain(chain, &mut found);
+        let full = found.iter().map(Span::len).sum();
+        self.window.as_ref().map_or(full, |window| window.longest(&self.pool, chain, full))
+    }
+
+    /// Most blocks that one sequence of this length holds at a time.
+    pub fn blocks_of(&self, tokens: u64) -> u64 {
+        let blocks = tokens.div_ceil(u64::from(self.block_size));
+        blocks + self.window.as_ref().map_or(0, |window| blocks.min(u64::from(window.blocks_max())))
     }
 
     /// Blocks that a sequence lacks for its next tokens.
@@ -340,8 +408,19 @@ impl Scheduler {
 
     fn dismiss(&mut self, slot: u32) {
         self.pool.release(&mut self.sequences[slot].hold);
+        self.pool.release(&mut self.sequences[slot].window);
         self.sequences.remove(slot);
     }
+}
+
+/// Keeps the first blocks of a list of spans.
+fn truncate(spans: &mut Vec<Span>, mut blocks: u32) {
+    spans.retain_mut(|span| {
+        let kept = span.len().min(blocks);
+        blocks -= kept;
+        span.to = span.from + kept as u8;
+        kept > 0
+    });
 }
 
 impl Counts {
@@ -369,7 +448,7 @@ impl Scheduler {
     /// Panics unless blocks, sequences, queue and batch agree.
     pub fn check(&self) {
         let seated = self.running.iter().chain(&self.waiting).map(|&slot| &self.sequences[slot]);
-        self.pool.check(seated.clone().map(|sequence| &sequence.hold));
+        self.pool.check(seated.clone().flat_map(|sequence| [&sequence.hold, &sequence.window]));
         self.tiers.iter().for_each(|tiers| tiers.check(self.pool.names()));
         for sequence in seated {
             assert!(sequence.generated < sequence.output_tokens, "a finished sequence is gone");

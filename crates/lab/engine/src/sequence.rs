@@ -25,6 +25,9 @@ pub struct Sequence {
     pub computed: u32,
     /// The blocks that it holds. The named ones are always the first of its chain.
     pub hold: Hold,
+    /// The blocks of the group with sliding-window attention. As many of its first blocks are named or given up as of
+    /// the chain.
+    pub window: Hold,
 }
 
 /// The state of a slot.
@@ -53,7 +56,7 @@ impl Sequence {
 
     /// Starts a request in the slot. `hold` keeps only its allocation.
     fn occupy(&mut self, submitted: Micros, request: Request) {
-        debug_assert!(self.phase == Phase::Vacant && self.hold.count() == 0);
+        debug_assert!(self.phase == Phase::Vacant && self.hold.count() + self.window.count() == 0);
         self.phase = Phase::New;
         self.submitted = submitted;
         self.chain = request.chain;
@@ -73,6 +76,7 @@ impl Sequence {
             generated: 0,
             computed: 0,
             hold: Hold::default(),
+            window: Hold::default(),
         }
     }
 }

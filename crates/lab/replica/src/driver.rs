@@ -300,6 +300,8 @@ impl Driver {
             Happened::Preempted { .. }
             | Happened::Stored { .. }
             | Happened::Removed { .. }
+            | Happened::WindowStored { .. }
+            | Happened::WindowRemoved { .. }
             | Happened::Kept { .. }
             | Happened::Dropped { .. }
             | Happened::Cleared => {}

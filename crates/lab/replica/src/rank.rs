@@ -44,8 +44,9 @@ impl Rank {
         let leavers = Arc::new(Leavers::default());
         let board = Arc::new(Mutex::new(Board::new(engine.stats(), config.tokens_max())));
         let channels = DriverChannels { inbox, leavers: Arc::clone(&leavers), board: Arc::clone(&board) };
-        let driver =
-            Driver::new(engine, config.speed, channels, condition, events.clone().map(EventReporter::new));
+        let window = config.engine.sliding_window;
+        let reporter = events.clone().map(|channel| EventReporter::new(channel, window));
+        let driver = Driver::new(engine, config.speed, channels, condition, reporter);
         tokio::spawn(driver.run());
         Ok(Rank { commands, leavers, board, in_flight: AtomicU32::new(0), events })
     }

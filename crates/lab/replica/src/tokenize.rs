@@ -49,7 +49,7 @@ pub(crate) fn tokenize(config: &Config, body: &[u8]) -> Result<Value, ApiError> 
     Ok(json!({
         "count": tokens.len(),
         "max_model_len": config.tokens_max(),
-        "tokens": tokens,
+        "tokens": tokens.iter().map(|token| tokens::seen(*token)).collect::<Vec<_>>(),
         "token_strs": null,
     }))
 }

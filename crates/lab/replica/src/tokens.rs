@@ -19,7 +19,7 @@ pub(crate) type Token = u32;
 
 /// Whether a token has no text.
 pub(crate) fn is_special(token: Token) -> bool {
-    token < ONE
+    !(ONE..IMAGE_START).contains(&token)
 }
 
 /// The first token of every prompt.
@@ -28,8 +28,31 @@ pub(crate) const BOS: Token = 0;
 pub(crate) const END_OF_TURN: Token = 1;
 /// Header of a role without its own header token; the role's name follows.
 pub(crate) const HEADER_OTHER: Token = 7;
-/// Marks an image; its hash follows.
+/// The placeholder of an image, one for each of its tokens.
 pub(crate) const IMAGE: Token = 8;
+
+/// Marks tokens of an image inside this engine. Their low bits are the image's hash, so that a block's name depends on
+/// it; clients and subscribers see [`IMAGE`] and, in events, the hash beside it.
+const IMAGE_START: Token = 1 << 31;
+const IMAGE_REST: Token = IMAGE_START | 1 << 30;
+const IMAGE_HASH: Token = (1 << 30) - 1;
+
+/// The tokens of an image, given by its URL or data: as many as its hash says.
+pub(crate) fn image(identity: &str) -> impl Iterator<Item = Token> {
+    let hash = xxhash_rust::xxh3::xxh3_64(identity.as_bytes());
+    let (id, count) = (hash as Token & IMAGE_HASH, 20 + (hash >> 40) % 30);
+    (0..count).map(move |at| id | if at == 0 { IMAGE_START } else { IMAGE_REST })
+}
+
+/// A token as others see it.
+pub(crate) fn seen(token: Token) -> Token {
+    if token >= IMAGE_START { IMAGE } else { token }
+}
+
+/// The hash of the image that a token belongs to, and whether it is the image's first.
+pub(crate) fn image_of(token: Token) -> Option<(u32, bool)> {
+    (token >= IMAGE_START).then_some((token & IMAGE_HASH, token & IMAGE_REST != IMAGE_REST))
+}
 
 /// Roles whose header is one token: their index here plus 2.
 pub(crate) const ROLES: [&str; 5] = ["system", "user", "assistant", "tool", "developer"];

@@ -1,18 +1,18 @@
 //! Part of a message's content: text, an image or other media, or a reference to a tool.
 //!
 //! vLLM accepts many kinds of parts and passes few to templates: text in a `text` field, and media as their
-//! modality. A medium is marked in the prompt by its hash. Text after it is not matched with reported blocks,
-//! but requests with the same image have the same bytes.
+//! modality. A medium is marked in the prompt by its hash; see [`media`](super::media) for what follows.
 
 use minijinja::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::media::rendered_mark;
 use super::unaligned::Unrendered;
 use super::values::{text_of, value_of};
 use crate::json::{Cursor, Kind, RawStr};
 
-/// Starts a media mark in the prompt: a character reserved for private use.
-pub(crate) const MEDIA: char = '\u{10fffd}';
+/// A medium's data, or the word that announces it, begins within this many bytes of its field.
+const INLINE_WITHIN: usize = 128;
 
 /// Fields that vLLM knows in parts; other fields are passed to the template.
 const KNOWN_FIELDS: [&str; 18] = [
@@ -91,6 +91,8 @@ struct Fields<'a> {
     thinking: Option<&'a [u8]>,
     name: Option<&'a [u8]>,
     has_uuid: bool,
+    /// The value of the field that holds the medium, and whether that field always holds its data.
+    medium: Option<(&'a [u8], bool)>,
     /// Modality implied by a field's name.
     media: Option<&'static str>,
     others: Vec<(RawStr<'a>, &'a [u8])>,
@@ -111,6 +113,10 @@ impl<'a> Fields<'a> {
                 b"uuid" => fields.has_uuid = whole != b"null",
                 name => {
                     fields.media = fields.media.or(modality(name));
+                    if modality(name).is_some() {
+                        let is_data = name == b"input_audio" || name.ends_with(b"_embeds");
+                        fields.medium = fields.medium.or(Some((whole, is_data)));
+                    }
                     if !KNOWN_FIELDS.iter().any(|known| known.as_bytes() == name) {
                         fields.others.push((key, whole));
                     }
@@ -148,8 +154,18 @@ impl<'a> Fields<'a> {
 
     fn media_part(&self, modality: Option<&'static str>, whole: &[u8]) -> Result<Option<Part>, Unrendered> {
         let modality = modality.ok_or(Unrendered::Shape)?;
-        let mark = format!("{MEDIA}{:016x}", xxh3_64(whole));
+        let mark = rendered_mark(xxh3_64(whole), self.is_fixed());
         Ok(Some(Part::Media { modality, mark, others: self.others()? }))
+    }
+
+    /// Whether equal parts always mean equal content: the data is inside, or the client vouches for it by an id. What
+    /// a URL leads to may change.
+    fn is_fixed(&self) -> bool {
+        let is_inline = |value: &[u8]| {
+            let near = &value[..value.len().min(INLINE_WITHIN)];
+            [&b"\"data:"[..], b"\"base64\""].iter().any(|data| memchr::memmem::find(near, data).is_some())
+        };
+        self.has_uuid || self.medium.is_some_and(|(value, is_data)| is_data || is_inline(value))
     }
 
     fn others(&self) -> Result<Vec<(Value, Value)>, Unrendered> {

@@ -99,6 +99,38 @@ impl Vocabulary {
         Ok(())
     }
 
+    /// The same with marks, each before a token. Marks are in the order of their tokens.
+    pub fn write_marked_blocks<M: AsRef<[u8]>>(
+        &self,
+        tokens: &[u32],
+        block_tokens: usize,
+        marks: impl Iterator<Item = (usize, M)>,
+        blocks: &mut Blocks,
+    ) -> Result<(), UnknownToken> {
+        let mut marks = marks.peekable();
+        if marks.peek().is_none() {
+            return self.write_blocks(tokens, block_tokens, blocks);
+        }
+        blocks.clear();
+        let block_tokens = block_tokens.max(1);
+        for (number, block) in tokens.chunks_exact(block_tokens).enumerate() {
+            let (first, mut written) = (number * block_tokens, 0);
+            let mut end = blocks.end();
+            while let Some((token, mark)) = marks.next_if(|(token, _)| *token < first + block_tokens) {
+                let at = token.saturating_sub(first).max(written);
+                end = self.append(&block[written..at], &mut blocks.bytes, end)?;
+                written = at;
+                let mark = mark.as_ref();
+                blocks.bytes.resize(blocks.bytes.len().max(end + mark.len()), 0);
+                blocks.bytes[end..end + mark.len()].copy_from_slice(mark);
+                end += mark.len();
+            }
+            end = self.append(&block[written..], &mut blocks.bytes, end)?;
+            blocks.ends.push(end as u32);
+        }
+        Ok(())
+    }
+
     /// Writes tokens to `out` at `at`, and grows it with spare room. Returns their end.
     #[inline]
     fn append(&self, tokens: &[u32], out: &mut Vec<u8>, mut at: usize) -> Result<usize, UnknownToken> {

@@ -10,7 +10,7 @@ use warmroute_types::{Address, CacheView, LoadReport, Micros, WorkerId, WorkerSt
 
 use super::Router;
 use crate::adapter_names::adapter_hash;
-use crate::{Change, pools, reported, trust};
+use crate::{Change, pools, trust, worker_ingest};
 
 impl<P: Policy> Router<P> {
     /// Adds a worker, or returns the one at this address. `models` are those it serves, if configured.
@@ -69,7 +69,7 @@ impl<P: Policy> Router<P> {
             }),
             Change::Aligned { worker, matching } => self.of_member(&worker, |router| {
                 // Earlier events were read with another matching, or come again.
-                reported::forget(&router.index, worker.id);
+                worker_ingest::forget(&router.index, worker.id);
                 router.fleet.forget_cache(worker.id);
                 router.reported.align(worker.id, matching);
             }),
@@ -77,6 +77,7 @@ impl<P: Policy> Router<P> {
                 if let Some(block_tokens) = router.reported.take(&router.index, worker.id, &events) {
                     router.fleet.set_block_tokens(&worker, block_tokens);
                 }
+                router.learn_awaited_media(worker.id);
             }),
             Change::Emptied { worker } => self.of_member(&worker, |router| router.empty(&worker)),
             Change::Viewed { worker, view } => self.of_member(&worker, |router| router.view(&worker, view)),
@@ -135,7 +136,7 @@ impl<P: Policy> Router<P> {
             self.fleet.clear_adapters(worker.id);
         }
         if (is_back || is_away || is_asleep) && self.fleet.load_view(worker.id).view == CacheView::Presumed {
-            reported::forget(&self.index, worker.id);
+            worker_ingest::forget(&self.index, worker.id);
         }
     }
 
@@ -162,14 +163,14 @@ impl<P: Policy> Router<P> {
     /// Clears the cache of a restarted engine. Predictions for the old cache do not count for the new one.
     fn empty(&self, worker: &Worker) {
         self.fleet.clear_adapters(worker.id);
-        reported::forget(&self.index, worker.id);
+        worker_ingest::forget(&self.index, worker.id);
         self.reported.emptied(worker.id);
         self.fleet.revise(worker, |belief| CacheBelief { generation: belief.reset().generation, ..belief });
     }
 
     /// Forgets everything about the cache of a slot.
     fn forget(&self, worker: WorkerId) {
-        reported::forget(&self.index, worker);
+        worker_ingest::forget(&self.index, worker);
         self.reported.align(worker, None);
         self.fleet.forget_cache(worker);
         self.fleet.forget_adapters(worker);

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use warmroute_fleet::{CacheBelief, ObservedPrompt, Worker};
-use warmroute_index::{HolderId, Overlaps, Prompt, Span};
+use warmroute_index::{HolderId, Overlaps, Prompt, RootKey, Span};
 use warmroute_policy::Policy;
+use warmroute_prompt::{MediumFacts, RenderedMedium};
 use warmroute_types::{Micros, Usage, WorkerId};
 
 use super::Router;
@@ -13,6 +14,7 @@ use crate::assessment::{
     assess,
 };
 use crate::decision::Decision;
+use crate::media::AwaitedMedia;
 use crate::outcome::Answered;
 use crate::pool::Pool;
 use crate::presumption_guard::PresumptionGuard;
@@ -47,6 +49,11 @@ impl<P: Policy> Router<P> {
             text.filter(|_| cached_tokens.is_none() && usage.prompt_tokens >= 2 * block_tokens)
         {
             self.reported.check_prompt_reported(&self.index, id, text, at);
+        }
+        if let (Some(media), Some(found)) = (request.unknown_media, cached_tokens) {
+            let text = request.texts.get(media.text).filter(|text| text.unit == Unit::Byte);
+            let awaited = |text| AwaitedMedia::new(id, text, media, found, decision.media_moment);
+            text.map(awaited).into_iter().for_each(|media| self.learn_media(media));
         }
         let observed = self.observed(decision, usage, block_tokens, prompt, text);
         let corrections = assess(&decision.predicted(), &observed);
@@ -103,6 +110,59 @@ impl<P: Policy> Router<P> {
         let mut overlaps = Overlaps::new();
         self.index.lookup(text.root, Prompt::Bytes(text.bytes), &mut overlaps);
         overlaps.of(holder).tokens
+    }
+
+    /// Learns from answers whose events have arrived since.
+    pub(super) fn learn_awaited_media(&self, worker: WorkerId) {
+        for media in self.reported.media.take_awaited(worker) {
+            self.learn_media(media);
+        }
+    }
+
+    /// Learns what the worker's family makes of media: the engine has computed them, and exactly one medium that has
+    /// appeared in its events since the decision continues the prompt's text. Otherwise further events are awaited.
+    fn learn_media(&self, media: AwaitedMedia) {
+        let AwaitedMedia { worker, family, root, found, moment, .. } = media;
+        let text = PromptText { root, bytes: &media.bytes, unit: Unit::Byte };
+        if found > self.reported_tokens(text, ReportedView::Sampled.holder(worker)) {
+            return self.reported.media.keep(media);
+        }
+        let appeared = self.reported.media_since(worker, family, moment);
+        let (mut bytes, mut rest) = (media.bytes.clone(), media.rest.as_slice());
+        while let Some(RenderedMedium { medium: Some(medium), after, rest: next }) =
+            RenderedMedium::read(rest)
+        {
+            let known = self.reported.media.facts(family, medium);
+            let facts = known.or_else(|| self.only_continuation(worker, root, &bytes, after, &appeared));
+            let Some(facts) = facts.filter(|facts| facts.write(after, &mut bytes).is_some()) else {
+                return self.reported.media.keep(media);
+            };
+            self.reported.media.learn(family, medium, facts);
+            rest = next;
+        }
+    }
+
+    /// The only medium among some that the worker's cache holds after these bytes.
+    fn only_continuation(
+        &self,
+        worker: WorkerId,
+        root: RootKey,
+        bytes: &[u8],
+        after: &[u8],
+        media: &[MediumFacts],
+    ) -> Option<MediumFacts> {
+        let continues = |facts: &&MediumFacts| {
+            let mut longer = bytes.to_vec();
+            let Some(mark_at) = facts.write(after, &mut longer) else { return false };
+            let mut overlaps = Overlaps::new();
+            self.index.lookup(root, Prompt::Bytes(&longer), &mut overlaps);
+            overlaps.of(ReportedView::Sampled.holder(worker)).bytes as usize > bytes.len() + mark_at
+        };
+        let mut continuing = media.iter().filter(continues);
+        match (continuing.next(), continuing.next()) {
+            (Some(facts), None) => Some(facts.clone()),
+            _ => None,
+        }
     }
 
     /// The prompt text of the worker's family: of several, the one with the longest reported overlap.

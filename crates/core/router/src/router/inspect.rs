@@ -4,6 +4,7 @@ use warmroute_fleet::{LatencyView, Worker, WorkerView};
 use warmroute_index::{Digester, PrefixHead, RootKey};
 use warmroute_peers::StoredResponse;
 use warmroute_policy::{Choice, Policy};
+use warmroute_prompt::MediumFacts;
 use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
 
 use super::Router;
@@ -94,6 +95,11 @@ impl<'a, P: Policy> Inspect<'a, P> {
     /// The root under which a family's engines report a request's prompt.
     pub fn text_root(&self, family: &Family, model: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
         self.router.reported.root_for(family, model, salt, unit)
+    }
+
+    /// What a family's engines make of a medium, where that is known.
+    pub fn medium(&self, family: &Family, medium: u64) -> Option<MediumFacts> {
+        self.router.reported.media.facts(family.key(), medium)
     }
 
     /// The digester of prompt chunks.

@@ -1,8 +1,12 @@
 //! What a block depends on beside its tokens: adapter, images, salt.
 //!
 //! vLLM lists for each block, without tags and in this order: the adapter's name, images, the cache salt (first block
-//! of a prompt only), digests of prompt embeddings. Two things matter here: the salt is a namespace, and from the
-//! first block with anything else on, the tokens do not determine the content.
+//! of a prompt only), digests of prompt embeddings. The salt is a namespace. Since 0.19 a medium is its hash and the
+//! token where it begins, counted from the block's start and negative in later blocks: tokens and media then determine
+//! the content. From the first block with anything else on, nothing does.
+
+use warmroute_types::MediumStart;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::msgpack::{Head, Malformed, Reader};
 
@@ -16,15 +20,42 @@ pub enum EventEncoding {
 /// The meaning of a chain's keys.
 #[derive(Debug)]
 pub struct Content<'a> {
+    /// Leading blocks with text only.
     pub text_blocks: u32,
+    /// Leading blocks with text and media only.
+    pub readable_blocks: u32,
+    pub block_tokens: u32,
+    pub media: Vec<MediumStart>,
     pub salt: Option<&'a [u8]>,
+}
+
+impl Content<'_> {
+    /// Takes in a medium of a block that begins at this token of the block.
+    fn add_medium(&mut self, block: u32, hash: &[u8], offset: i64) {
+        self.text_blocks = self.text_blocks.min(block);
+        match u32::try_from(offset) {
+            Ok(offset) if offset < self.block_tokens => {
+                let token = block.saturating_mul(self.block_tokens).saturating_add(offset);
+                match self.media.last() {
+                    Some(last) if last.token >= token => {
+                        self.readable_blocks = self.readable_blocks.min(block);
+                    }
+                    _ => self.media.push(MediumStart { token, hash: xxh3_64(hash) }),
+                }
+            }
+            Ok(_) => self.readable_blocks = self.readable_blocks.min(block),
+            // It began in an earlier block.
+            Err(_) => {}
+        }
+    }
 }
 
 /// The meaning of one key.
 enum Key<'a> {
     Adapter,
     Salt(&'a [u8]),
-    NoText,
+    Medium { hash: &'a [u8], offset: i64 },
+    Unknown,
 }
 
 /// Reads the keys of all blocks of a chain; `is_first` where the chain begins a prompt.
@@ -50,7 +81,11 @@ pub fn read<'a>(
             match read_key(&mut reader, lora, is_first && block == 0, encoding)? {
                 Key::Adapter => {}
                 Key::Salt(salt) => content.salt = Some(salt),
-                Key::NoText => content.text_blocks = content.text_blocks.min(block as u32),
+                Key::Medium { hash, offset } => content.add_medium(block as u32, hash, offset),
+                Key::Unknown => {
+                    content.text_blocks = content.text_blocks.min(block as u32);
+                    content.readable_blocks = content.readable_blocks.min(block as u32);
+                }
             }
         }
     }
@@ -71,12 +106,26 @@ fn read_key<'a>(
         Head::Str(key) if may_be_salt && (encoding == EventEncoding::Map || !is_digest(key)) => {
             Ok(Key::Salt(key))
         }
-        _ => {
-            *reader = begin;
-            reader.skip()?;
-            Ok(Key::NoText)
+        Head::Array(2) => {
+            let (hash, offset) = (reader.head()?, reader.head()?);
+            let offset = match offset {
+                Head::Unsigned(offset) => i64::try_from(offset).ok(),
+                Head::Signed(offset) => Some(offset),
+                _ => None,
+            };
+            match (hash, offset) {
+                (Head::Str(hash), Some(offset)) => Ok(Key::Medium { hash, offset }),
+                _ => skip_key(begin, reader),
+            }
         }
+        _ => skip_key(begin, reader),
     }
+}
+
+fn skip_key<'a>(begin: Reader<'a>, reader: &mut Reader<'a>) -> Result<Key<'a>, Malformed> {
+    *reader = begin;
+    reader.skip()?;
+    Ok(Key::Unknown)
 }
 
 /// Up to 0.18 an image's hash was a bare string like a salt. Taking a salt for an image only costs hits.

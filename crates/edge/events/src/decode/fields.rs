@@ -1,13 +1,10 @@
 //! The fields of an event while it is decoded, and the event that they form.
 
-use warmroute_types::{Attention, CacheEvent, Group, Medium, RemovedBlocks, StoredBlocks};
+use warmroute_types::{Attention, CacheEvent, Group, Medium, RemovedBlocks, StoredBlocks, UnfollowedKind};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::extra_keys::{self, Content, EventEncoding};
 use crate::msgpack::{Head, Malformed, Reader};
-
-/// vLLM's kinds of cache (`KVCacheSpecKind`) in which every token sees all before it.
-const FULL_ATTENTION_KINDS: [&[u8]; 3] = [b"full_attention", b"mla_attention", b"sink_full_attention"];
 
 /// Most blocks of one event, and of one batch. A prompt of a million tokens has as many where a block is one token.
 pub(super) const BLOCKS_MAX: usize = 1 << 20;
@@ -38,11 +35,12 @@ pub enum Field {
     ExtraKeys,
     Group,
     SpecKind,
+    Window,
     Locality,
     Unknown,
 }
 
-const STORED: [Field; 10] = [
+const STORED: [Field; 11] = [
     Field::Names,
     Field::Parent,
     Field::Tokens,
@@ -53,6 +51,7 @@ const STORED: [Field; 10] = [
     Field::ExtraKeys,
     Field::Group,
     Field::SpecKind,
+    Field::Window,
 ];
 const REMOVED: [Field; 3] = [Field::Names, Field::Medium, Field::Group];
 
@@ -88,6 +87,7 @@ impl Kind {
             (_, b"extra_keys") => Field::ExtraKeys,
             (_, b"group_idx") => Field::Group,
             (_, b"kv_cache_spec_kind") => Field::SpecKind,
+            (_, b"kv_cache_spec_sliding_window") => Field::Window,
             (_, b"locality") => Field::Locality,
             _ => Field::Unknown,
         }
@@ -108,7 +108,9 @@ pub struct Fields<'a> {
     medium: Medium,
     is_remote: bool,
     extra_keys: Option<Reader<'a>>,
-    group: Group,
+    group: Option<u16>,
+    spec_kind: Option<&'a [u8]>,
+    window: Option<u64>,
 }
 
 impl<'a> Fields<'a> {
@@ -125,7 +127,9 @@ impl<'a> Fields<'a> {
             medium: Medium::Gpu,
             is_remote: false,
             extra_keys: None,
-            group: Group::default(),
+            group: None,
+            spec_kind: None,
+            window: None,
         }
     }
 
@@ -139,11 +143,9 @@ impl<'a> Fields<'a> {
             Field::LoraId => self.lora_id = read_id(reader)?,
             Field::LoraName => self.read_lora_name(reader)?,
             Field::Medium => self.medium = read_text(reader)?.map_or(Medium::Gpu, medium),
-            Field::Group => self.group.index = read_id(reader)?.map_or(0, |id| id.min(65_535) as u16),
-            Field::SpecKind => {
-                let is_full = read_text(reader)?.is_none_or(|kind| FULL_ATTENTION_KINDS.contains(&kind));
-                self.group.attention = if is_full { Attention::Full } else { Attention::Other };
-            }
+            Field::Group => self.group = read_id(reader)?.map(|id| id.min(65_535) as u16),
+            Field::SpecKind => self.spec_kind = read_text(reader)?,
+            Field::Window => self.window = read_id(reader)?,
             Field::Locality => self.is_remote = read_text(reader)? == Some(b"REMOTE"),
             Field::ExtraKeys => {
                 self.extra_keys = Some(*reader);
@@ -183,10 +185,27 @@ impl<'a> Fields<'a> {
             Kind::Cleared => Ok(Some(CacheEvent::Cleared)),
             Kind::Removed => {
                 let names = self.names.take().ok_or(Malformed)?;
-                let (medium, group) = (self.place(), self.group.index);
+                let (medium, group) = (self.place(), self.group.unwrap_or(0));
                 Ok(Some(CacheEvent::Removed(RemovedBlocks { names, medium, group })))
             }
             Kind::Stored => self.stored().map(|stored| Some(CacheEvent::Stored(stored))),
+        }
+    }
+
+    /// What the group must hold, by vLLM's kind of cache (`KVCacheSpecKind`).
+    fn attention(&self) -> Attention {
+        match self.spec_kind {
+            // Before 0.22 engines state no kind. The only group of most models is a full one.
+            None if self.group.unwrap_or(0) == 0 => Attention::Full,
+            None => Attention::Unfollowed(UnfollowedKind::Unstated),
+            Some(b"full_attention" | b"mla_attention" | b"sink_full_attention") => Attention::Full,
+            Some(b"sliding_window" | b"sliding_window_mla") => match self.window {
+                Some(tokens @ 1..=0xffff_ffff) => Attention::Window { tokens: tokens as u32 },
+                _ => Attention::Unfollowed(UnfollowedKind::WindowWithoutSize),
+            },
+            Some(b"mamba") => Attention::State,
+            Some(b"chunked_local_attention") => Attention::Unfollowed(UnfollowedKind::ChunkedLocal),
+            Some(_) => Attention::Unfollowed(UnfollowedKind::Unknown),
         }
     }
 
@@ -197,8 +216,8 @@ impl<'a> Fields<'a> {
     fn stored(self) -> Result<StoredBlocks, Malformed> {
         let medium = self.place();
         let lora = self.lora_name.map(quote).or_else(|| self.lora_id.map(|id| format!("#{id}").into()));
+        let mut group = Group { index: self.group.unwrap_or(0), attention: self.attention() };
         let (names, tokens) = (self.names.ok_or(Malformed)?, self.tokens.ok_or(Malformed)?);
-        let mut group = self.group;
         let named_tokens = names.len().checked_mul(self.block_size as usize).ok_or(Malformed)?;
         let is_short = named_tokens > tokens.len() || self.block_size == 0 && !names.is_empty();
         // Some engines report copied blocks without their tokens, or even without the block size.
@@ -207,16 +226,24 @@ impl<'a> Fields<'a> {
         }
         // Groups that cache only some of a sequence's blocks name fewer blocks than their tokens fill.
         let is_by_name = tokens.is_empty() && medium != Medium::Gpu;
-        if (is_short || named_tokens != tokens.len()) && !is_by_name {
-            group.attention = Attention::Other;
+        if group.attention == Attention::Full && (is_short || named_tokens != tokens.len()) && !is_by_name {
+            group.attention = Attention::Unplaced;
         }
-        let mut content = Content { text_blocks: names.len() as u32, salt: self.salt };
+        let mut content = Content {
+            text_blocks: names.len() as u32,
+            readable_blocks: names.len() as u32,
+            block_tokens: self.block_size,
+            media: Vec::new(),
+            salt: self.salt,
+        };
         if let Some(keys) = self.extra_keys {
             let is_first = self.parent.is_none();
             extra_keys::read(keys, self.lora_name, is_first, self.encoding, &mut content)?;
         }
         Ok(StoredBlocks {
             text_blocks: content.text_blocks,
+            media_blocks: content.readable_blocks.saturating_sub(content.text_blocks),
+            media: content.media,
             salt: content.salt.map(quote),
             names,
             parent: self.parent,

@@ -1,7 +1,7 @@
 //! The decoder on payloads that real engines sent, and on payloads that no engine would send.
 
 use serde_json::Value;
-use warmroute_types::{Attention, Group, Medium, RemovedBlocks, StoredBlocks};
+use warmroute_types::{Attention, Group, Medium, RemovedBlocks, StoredBlocks, UnfollowedKind};
 
 use super::*;
 
@@ -204,7 +204,7 @@ fn blocks_in_slower_memory_may_be_reported_by_name() {
     let host = offloaded("CPU");
     assert_eq!((host.names.as_slice(), host.medium), (&[0x0102_0304_0506_0708][..], Medium::Host));
     assert!(host.is_by_name() && host.group.attention == Attention::Full);
-    assert_eq!(offloaded("GPU").group.attention, Attention::Other, "there nothing is known by name");
+    assert_eq!(offloaded("GPU").group.attention, Attention::Unplaced, "there nothing is known by name");
 }
 
 #[test]
@@ -234,27 +234,84 @@ fn matching_ends_at_the_first_image_and_the_salt_is_read() {
         (event.text_blocks, event.salt.as_deref(), event.lora.as_deref()),
         (1, Some("salt"), Some("poet"))
     );
+    assert_eq!((event.media_blocks, event.media.len()), (0, 0), "it begins outside its block");
     let bare_hash = Pack::array(1).text(&"ab".repeat(32));
     let event = stored(stored_array(&[text("GPU"), nil(), keys(bare_hash, nil())]));
     assert_eq!((event.text_blocks, event.salt), (0, None), "until 0.18 an image was a bare hash");
 }
 
 #[test]
-fn other_kinds_of_attention_are_marked() {
-    let keys = || nil();
-    let of = |kind: &str| {
-        stored(stored_array(&[text("GPU"), nil(), keys(), Pack::default().with(&[2]), text(kind)])).group
+fn media_are_read_with_their_places() {
+    let medium = |hash: &str, offset: u8| Pack::array(2).text(hash).with(&[offset]);
+    let of = |first: Pack, second: Pack| {
+        let event = Pack::map(6).text("type").text("BlockStored").text("block_hashes").with(&[0x92, 3, 4]);
+        let event = event.text("parent_block_hash").with(NIL).text("token_ids").with(&[0x94, 1, 2, 3, 4]);
+        let event = event.text("block_size").with(&[2]).text("extra_keys");
+        stored(event.with(&Pack::array(2).with(&first.0).with(&second.0).0))
     };
-    for kind in ["full_attention", "mla_attention", "sink_full_attention"] {
-        assert_eq!(of(kind), Group { index: 2, attention: Attention::Full }, "{kind}");
+    let one = |medium: Pack| Pack::array(1).with(&medium.0);
+    // One medium from the second token on, which the second block continues: its start is one token before it.
+    let event = of(one(medium("a1", 1)), one(medium("a1", 0xff)));
+    assert_eq!((event.text_blocks, event.media_blocks), (0, 2));
+    assert_eq!(event.media.iter().map(|start| start.token).collect::<Vec<_>>(), [1]);
+    let both = of(one(medium("a1", 0)), one(medium("b2", 1)));
+    assert_eq!(both.media.iter().map(|start| start.token).collect::<Vec<_>>(), [0, 3]);
+    assert_ne!(both.media[0].hash, both.media[1].hash);
+    // A key of another kind ends what the tokens and media determine.
+    let unknown = of(one(medium("a1", 0)), Pack::array(1).with(&[0xc4, 2, 9, 9]));
+    assert_eq!((unknown.text_blocks, unknown.media_blocks), (0, 1));
+    let backwards = of(Pack::array(2).with(&medium("a1", 1).0).with(&medium("b2", 0).0), nil());
+    assert_eq!((backwards.media_blocks, backwards.media.len()), (0, 1), "not in order");
+}
+
+#[test]
+fn each_kind_of_cache_has_its_rule() {
+    use Attention::{Full, State, Unfollowed, Window};
+    use UnfollowedKind::{ChunkedLocal, Unknown, Unstated, WindowWithoutSize};
+    let of = |kind: Pack, window: Pack| {
+        let group = Pack::default().with(&[2]);
+        stored(stored_array(&[text("GPU"), nil(), nil(), group, kind, window])).group
+    };
+    // Every `KVCacheSpecKind` of vLLM 0.22 to 0.32, and the field beside it, in both of its values.
+    for (kind, sized, unsized_rule) in [
+        ("full_attention", Full, Full),
+        ("mla_attention", Full, Full),
+        ("sink_full_attention", Full, Full),
+        ("sliding_window", Window { tokens: 128 }, Unfollowed(WindowWithoutSize)),
+        ("sliding_window_mla", Window { tokens: 128 }, Unfollowed(WindowWithoutSize)),
+        ("mamba", State, State),
+        ("chunked_local_attention", Unfollowed(ChunkedLocal), Unfollowed(ChunkedLocal)),
+        ("encoder_only_attention", Unfollowed(Unknown), Unfollowed(Unknown)),
+        ("cross_attention", Unfollowed(Unknown), Unfollowed(Unknown)),
+        ("unknown", Unfollowed(Unknown), Unfollowed(Unknown)),
+    ] {
+        let window = || Pack::default().with(&[0xcc, 128]);
+        assert_eq!(of(text(kind), window()), Group { index: 2, attention: sized }, "{kind}");
+        assert_eq!(of(text(kind), nil()), Group { index: 2, attention: unsized_rule }, "{kind}");
     }
-    for kind in ["sliding_window", "sliding_window_mla", "chunked_local_attention", "mamba"] {
-        assert_eq!(of(kind), Group { index: 2, attention: Attention::Other }, "{kind}");
-    }
+    assert_eq!(of(nil(), nil()).attention, Unfollowed(Unstated), "a further group of vLLM 0.20 and 0.21");
+    assert_eq!(stored(stored_array(&[])).group, Group::default(), "before 0.20 there is one group");
+}
+
+/// What vLLM's tests of its hybrid cache publish: two groups, of which the second caches the last blocks only.
+#[test]
+fn groups_that_name_fewer_blocks_than_their_tokens_fill_keep_their_rule() {
+    let window = Pack::map(10).text("type").text("BlockStored").text("block_hashes").with(&[0x92, 3, 4]);
+    let window =
+        window.text("parent_block_hash").with(NIL).text("token_ids").with(&[0x98, 1, 2, 3, 4, 5, 6, 7, 8]);
+    let window = window.text("block_size").with(&[2]).text("lora_id").with(NIL).text("medium").text("GPU");
+    let window = window.text("group_idx").with(&[1]).text("kv_cache_spec_kind").text("sliding_window");
+    let event = stored(window.text("kv_cache_spec_sliding_window").with(&[4]));
+    assert_eq!(event.group, Group { index: 1, attention: Attention::Window { tokens: 4 } });
+    assert_eq!((event.names.as_slice(), event.tokens.len()), (&[3, 4][..], 8));
+}
+
+#[test]
+fn full_attention_that_names_too_few_blocks_has_no_positions() {
     let mut short = stored_array(&[]);
     let at = short.0.windows(3).position(|window| window == [0x92, 7, 8]).unwrap();
     short.0.splice(at..at + 3, [0x93, 7, 8, 9]);
-    assert_eq!(stored(short).group.attention, Attention::Other, "fewer blocks than the tokens fill");
+    assert_eq!(stored(short).group.attention, Attention::Unplaced, "fewer blocks than the tokens fill");
 }
 
 #[test]

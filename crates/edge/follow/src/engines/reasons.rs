@@ -3,7 +3,7 @@
 //! A wrong setting must never look like an empty cache. So everything that keeps events from being used has a
 //! sentence here, with the remedy where there is one.
 
-use warmroute_events::{Counters, Doubt, SharedTopic, View};
+use warmroute_events::{Counters, Doubt, GroupObstacle, SharedTopic, View};
 use warmroute_types::CacheView;
 
 /// Why a worker's view is not a trusted, reported one.
@@ -63,6 +63,8 @@ pub enum ViewReason {
     Asking,
     #[error("answers found less in its cache than its events had promised")]
     Contradicted,
+    #[error("its events do not show what it can reuse: {0}")]
+    Groups(GroupObstacle),
     #[error("its events match none of its prompts: are the model's files the ones it serves?")]
     Unrelated,
 }
@@ -108,6 +110,7 @@ impl ViewReason {
                 | ViewReason::NothingYet(_)
                 | ViewReason::NothingReported
                 | ViewReason::Asking
+                | ViewReason::Groups(_)
         )
     }
 
@@ -116,6 +119,9 @@ impl ViewReason {
     pub fn of_feed(known: CacheView, status: &FeedStatus, requests: u32) -> Option<ViewReason> {
         let FeedStatus { view, doubt, counters, trouble, origin, publisher } = status;
         let is_posted = *publisher == EventPublisher::Reporter;
+        if let (View::Silent, Some(Doubt::Groups(obstacle))) = (view, doubt) {
+            return Some(ViewReason::Groups(*obstacle));
+        }
         match (view, trouble) {
             (View::Reported, Some(trouble)) => Some(ViewReason::Disconnected(trouble.clone())),
             (View::Reported, _) if known == CacheView::Uncertain => Some(ViewReason::Contradicted),
@@ -137,6 +143,7 @@ impl ViewReason {
                 Some(Doubt::Lost) if is_posted => Some(ViewReason::LostReports),
                 Some(Doubt::Lost) => Some(ViewReason::Lost),
                 Some(Doubt::Unreadable) => Some(ViewReason::Unreadable),
+                Some(Doubt::Groups(obstacle)) => Some(ViewReason::Groups(*obstacle)),
                 None => (known == CacheView::Uncertain).then_some(ViewReason::Asking),
             },
         }
@@ -146,6 +153,7 @@ impl ViewReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warmroute_types::UnfollowedKind;
 
     #[test]
     fn each_feed_problem_has_its_reason() {
@@ -178,6 +186,9 @@ mod tests {
         assert!(uncertain(Doubt::Lost).contains("replay_endpoint"));
         assert!(uncertain(Doubt::Contradicted).contains("less in its cache"));
         assert!(uncertain(Doubt::Unreadable).contains("could not be read"));
+        let group = GroupObstacle::Unfollowed { group: 1, kind: UnfollowedKind::ChunkedLocal };
+        let chunked = reason(View::Silent, CacheView::Presumed, Some(Doubt::Groups(group)), None, 9);
+        assert!(chunked.contains("KV cache group 1 is chunked_local_attention"), "{chunked}");
         let late = reason(View::Uncertain, CacheView::Uncertain, None, None, 1);
         assert!(late.contains("engine's replay"), "{late}");
         // Advice about a reporter names no engine flags.

@@ -23,7 +23,8 @@ impl Scheduler {
     pub fn decode_only_steps(&self, step_tokens_max: u32) -> Option<(u32, Batch)> {
         let sequences = self.running.len();
         let is_closed = self.waiting.is_empty() || sequences >= self.sequences_max;
-        if sequences == 0 || !is_closed || sequences > step_tokens_max as usize {
+        // A window gives up blocks between steps.
+        if self.window.is_some() || sequences == 0 || !is_closed || sequences > step_tokens_max as usize {
             return None;
         }
         let (mut steps, mut context_tokens) = (u32::MAX, 0_u64);

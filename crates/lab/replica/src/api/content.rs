@@ -88,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_a_few_tokens_however_large_its_data() {
+    fn an_image_has_few_tokens_however_large_its_data() {
         let data = "A".repeat(100_000);
         let openai =
             format!(r#"[{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}]"#);
         let anthropic = format!(r#"[{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}]"#);
-        assert!(tokens_of(&openai).len() < 8);
-        assert!(tokens_of(&anthropic).len() < 8);
+        assert!(tokens_of(&openai).len() < 60);
+        assert!(tokens_of(&anthropic).len() < 60);
     }
 
     #[test]

@@ -6,6 +6,24 @@ use warmroute_engine::Memory;
 
 use super::content::Content;
 use crate::config::EventEncoding;
+use crate::tokens;
+
+/// The group of layers whose cache changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CacheGroup {
+    Full,
+    /// Sliding-window attention over this many tokens.
+    Window(u32),
+}
+
+impl CacheGroup {
+    fn index(self) -> u64 {
+        match self {
+            CacheGroup::Full => 0,
+            CacheGroup::Window(_) => 1,
+        }
+    }
+}
 
 /// A change of the cache to report.
 pub(crate) enum CacheChange {
@@ -14,8 +32,9 @@ pub(crate) enum CacheChange {
         content: Arc<Content>,
         first: usize,
         blocks: usize,
+        group: CacheGroup,
     },
-    Removed(u64),
+    Removed(u64, CacheGroup),
     /// A slower memory also has the block.
     Kept(u64, Memory),
     /// The slower memory no longer has it.
@@ -26,7 +45,7 @@ pub(crate) enum CacheChange {
 impl CacheChange {
     /// Claims every block that the sequence may ever store.
     pub(crate) fn claim_all(&mut self) {
-        if let CacheChange::Stored { content, first, blocks } = self {
+        if let CacheChange::Stored { content, first, blocks, .. } = self {
             *blocks = content.names.len() - *first;
         }
     }
@@ -59,15 +78,17 @@ struct Pack {
 impl Pack {
     fn event(&mut self, changes: &CacheChange) {
         match changes {
-            CacheChange::Stored { content, first, blocks } => self.stored(content, *first, *blocks),
-            CacheChange::Removed(name) => self.removed(*name, "GPU"),
+            CacheChange::Stored { content, first, blocks, group } => {
+                self.stored(content, *first, *blocks, *group);
+            }
+            CacheChange::Removed(name, group) => self.removed(*name, "GPU", *group),
             CacheChange::Kept(name, memory) => self.kept(*name, medium(*memory)),
-            CacheChange::Dropped(name, memory) => self.removed(*name, medium(*memory)),
+            CacheChange::Dropped(name, memory) => self.removed(*name, medium(*memory), CacheGroup::Full),
             CacheChange::Cleared => self.open("AllBlocksCleared", 0),
         }
     }
 
-    fn removed(&mut self, name: u64, medium: &str) {
+    fn removed(&mut self, name: u64, medium: &str, group: CacheGroup) {
         self.open("BlockRemoved", 3);
         self.key("block_hashes");
         self.array(1);
@@ -75,7 +96,7 @@ impl Pack {
         self.key("medium");
         self.text(medium);
         self.key("group_idx");
-        self.unsigned(0);
+        self.unsigned(group.index());
     }
 
     /// As vLLM's offloading connector writes it by default: by name only, with a block size of zero.
@@ -98,9 +119,10 @@ impl Pack {
         self.nil();
     }
 
-    fn stored(&mut self, content: &Content, first: usize, blocks: usize) {
+    fn stored(&mut self, content: &Content, first: usize, blocks: usize, group: CacheGroup) {
         let block_size = content.block_size as usize;
-        self.open("BlockStored", 10);
+        // Fields with their default are omitted.
+        self.open("BlockStored", if group == CacheGroup::Full { 10 } else { 11 });
         self.key("block_hashes");
         self.array(blocks);
         content.names[first..first + blocks].iter().for_each(|name| self.unsigned(name.0));
@@ -112,7 +134,7 @@ impl Pack {
         self.key("token_ids");
         let tokens = &content.tokens[first * block_size..(first + blocks) * block_size];
         self.array(tokens.len());
-        tokens.iter().for_each(|token| self.unsigned(u64::from(*token)));
+        tokens.iter().for_each(|token| self.unsigned(u64::from(tokens::seen(*token))));
         self.key("block_size");
         self.unsigned(u64::from(content.block_size));
         self.key("lora_id");
@@ -124,22 +146,46 @@ impl Pack {
         self.key("extra_keys");
         self.extra_keys(content, first, blocks);
         self.key("group_idx");
-        self.unsigned(0);
+        self.unsigned(group.index());
         self.key("kv_cache_spec_kind");
-        self.text("full_attention");
+        match group {
+            CacheGroup::Full => self.text("full_attention"),
+            CacheGroup::Window(tokens) => {
+                self.text("sliding_window");
+                self.key("kv_cache_spec_sliding_window");
+                self.unsigned(tokens.into());
+            }
+        }
     }
 
-    /// One entry a block: the adapter for all, the salt for the first of a prompt.
+    /// One entry a block: the adapter for all, its images, the salt for the first of a prompt.
     fn extra_keys(&mut self, content: &Content, first: usize, blocks: usize) {
         self.array(blocks);
         for block in first..first + blocks {
             let salt = content.salt.as_deref().filter(|_| block == 0);
-            let keys: Vec<&str> = content.lora.as_deref().into_iter().chain(salt).collect();
-            if keys.is_empty() {
+            let (lora, images) = (content.lora.as_deref(), content.images(block));
+            let count = usize::from(lora.is_some()) + images.len() + usize::from(salt.is_some());
+            if count == 0 {
                 self.nil();
-            } else {
-                self.array(keys.len());
-                keys.iter().for_each(|key| self.text(key));
+                continue;
+            }
+            self.array(count);
+            lora.into_iter().for_each(|lora| self.text(lora));
+            for (hash, offset) in images {
+                self.array(2);
+                self.text(&format!("{hash:016x}"));
+                self.signed(offset);
+            }
+            salt.into_iter().for_each(|salt| self.text(salt));
+        }
+    }
+
+    fn signed(&mut self, value: i64) {
+        match u64::try_from(value) {
+            Ok(value) => self.unsigned(value),
+            Err(_) => {
+                self.out.push(0xd3);
+                self.out.extend_from_slice(&value.to_be_bytes());
             }
         }
     }

@@ -9,7 +9,7 @@ use warmroute_engine::{Happened, SequenceId};
 
 use super::channel::Channel;
 use super::content::Content;
-use super::encode::CacheChange;
+use super::encode::{CacheChange, CacheGroup};
 
 /// Longest time that an engine waits for its events to be sent.
 const SENT_WITHIN: Duration = Duration::from_millis(5);
@@ -20,11 +20,15 @@ pub(crate) struct EventReporter {
     sequences: HashMap<SequenceId, Arc<Content>>,
     /// Sequences whose client has left: a step in progress may still store blocks for them.
     left: Vec<SequenceId>,
+    /// The engine's second group.
+    window: CacheGroup,
 }
 
 impl EventReporter {
-    pub(crate) fn new(channel: Arc<Channel>) -> EventReporter {
-        EventReporter { channel, sequences: HashMap::new(), left: Vec::new() }
+    /// A reporter for an engine, with the window of its second group if it has one.
+    pub(crate) fn new(channel: Arc<Channel>, sliding_window: Option<u32>) -> EventReporter {
+        let window = CacheGroup::Window(sliding_window.unwrap_or(0));
+        EventReporter { channel, sequences: HashMap::new(), left: Vec::new(), window }
     }
 
     /// Adds a sequence that enters the engine.
@@ -63,13 +67,27 @@ impl EventReporter {
         }
     }
 
+    fn stored(
+        &self,
+        id: SequenceId,
+        first_block: u32,
+        blocks: u32,
+        group: CacheGroup,
+    ) -> Option<CacheChange> {
+        let content = Arc::clone(self.sequences.get(&id)?);
+        Some(CacheChange::Stored { content, first: first_block as usize, blocks: blocks as usize, group })
+    }
+
     fn told(&self, event: &Happened) -> Option<CacheChange> {
         match *event {
             Happened::Stored { id, first_block, blocks } => {
-                let content = Arc::clone(self.sequences.get(&id)?);
-                Some(CacheChange::Stored { content, first: first_block as usize, blocks: blocks as usize })
+                self.stored(id, first_block, blocks, CacheGroup::Full)
             }
-            Happened::Removed { name } => Some(CacheChange::Removed(name.0)),
+            Happened::WindowStored { id, first_block, blocks } => {
+                self.stored(id, first_block, blocks, self.window)
+            }
+            Happened::Removed { name } => Some(CacheChange::Removed(name.0, CacheGroup::Full)),
+            Happened::WindowRemoved { name } => Some(CacheChange::Removed(name.0, self.window)),
             Happened::Kept { name, memory } => Some(CacheChange::Kept(name.0, memory)),
             Happened::Dropped { name, memory } => Some(CacheChange::Dropped(name.0, memory)),
             Happened::Cleared => Some(CacheChange::Cleared),

@@ -53,6 +53,18 @@ fn small_config() -> impl Strategy<Value = Config> {
     )
 }
 
+/// Engines with a second group, large enough for any request.
+fn window_config() -> impl Strategy<Value = Config> {
+    (1_u32..40, 36_u64..60, 3_u32..30, 1_u32..6).prop_map(
+        |(window, blocks, step_tokens_max, sequences_max)| Config {
+            sliding_window: Some(window),
+            step_tokens_max,
+            sequences_max,
+            ..config(blocks)
+        },
+    )
+}
+
 /// An engine and the state that its events describe.
 struct Watched {
     engine: Engine,
@@ -61,6 +73,7 @@ struct Watched {
     finished: HashSet<SequenceId>,
     tokens: HashMap<SequenceId, u32>,
     copies: HashMap<BlockName, i64>,
+    window_copies: HashMap<BlockName, i64>,
     kept: HashSet<(BlockName, Memory)>,
     happened: Vec<Happened>,
 }
@@ -74,6 +87,7 @@ impl Watched {
             finished: HashSet::new(),
             tokens: HashMap::new(),
             copies: HashMap::new(),
+            window_copies: HashMap::new(),
             kept: HashSet::new(),
             happened: Vec::new(),
         }
@@ -120,12 +134,14 @@ impl Watched {
                 *expected += 1;
             }
             Happened::Finished { id } => assert!(self.finished.insert(id), "once"),
-            Happened::Stored { id, first_block, blocks } => self.hear_stored(id, first_block, blocks),
-            Happened::Removed { name } => {
-                let copies = self.copies.get_mut(&name).expect("only what was stored is removed");
-                *copies -= 1;
-                assert!(*copies >= 0, "no more often than it was stored");
+            Happened::Stored { id, first_block, blocks } => {
+                count_stored(&self.submitted, &mut self.copies, id, first_block, blocks);
             }
+            Happened::WindowStored { id, first_block, blocks } => {
+                count_stored(&self.submitted, &mut self.window_copies, id, first_block, blocks);
+            }
+            Happened::Removed { name } => count_removed(&mut self.copies, name),
+            Happened::WindowRemoved { name } => count_removed(&mut self.window_copies, name),
             Happened::Kept { name, memory } => {
                 let is_on_gpu = self.copies.get(&name).is_some_and(|&copies| copies > 0);
                 let is_elsewhere = self.kept.iter().any(|&(other, _)| other == name);
@@ -135,17 +151,29 @@ impl Watched {
             Happened::Dropped { name, memory } => assert!(self.kept.remove(&(name, memory)), "once"),
             Happened::Cleared => {
                 self.copies.clear();
+                self.window_copies.clear();
                 self.kept.clear();
             }
-            Happened::Started { .. } | Happened::Preempted { .. } => {}
+            Happened::Started { id, cached_tokens, .. } => self.hear_started(id, cached_tokens),
+            Happened::Preempted { .. } => {}
         }
     }
 
-    fn hear_stored(&mut self, id: SequenceId, first_block: u32, blocks: u32) {
+    /// With a second group, a prompt finds the longest prefix that both groups can serve.
+    fn hear_started(&self, id: SequenceId, cached_tokens: u32) {
+        let Some(window) = self.engine.config().sliding_window else { return };
         let (_, request) = self.submitted.iter().find(|(other, _)| *other == id).expect("was submitted");
-        for &name in &request.chain[first_block as usize..][..blocks as usize] {
-            *self.copies.entry(name).or_insert(0) += 1;
-        }
+        let is_held = |copies: &HashMap<BlockName, i64>, block: u32| {
+            copies.get(&request.chain[block as usize]).is_some_and(|&copies| copies > 0)
+        };
+        let is_served = |blocks: &u32| {
+            let seen_from = (blocks * BLOCK).saturating_sub(window.max(2) - 1) / BLOCK;
+            (0..*blocks).all(|block| is_held(&self.copies, block))
+                && (seen_from..*blocks).all(|block| is_held(&self.window_copies, block))
+        };
+        let blocks_max = (request.prompt_tokens - 1) / BLOCK;
+        let blocks = (0..=blocks_max).rev().find(is_served).unwrap_or(0);
+        assert_eq!(cached_tokens, blocks * BLOCK, "window {window}");
     }
 
     fn drain(&mut self) {
@@ -168,12 +196,31 @@ impl Watched {
             assert!(!done || self.tokens[id] == request.output_tokens);
         }
         let stats = self.engine.stats();
-        let copies: i64 = self.copies.values().sum();
+        let copies: i64 = self.copies.values().chain(self.window_copies.values()).sum();
         assert_eq!(copies, i64::from(stats.blocks_cached), "events tell what is cached");
         let events = |memory| self.kept.iter().filter(|(_, other)| *other == memory).count();
         assert_eq!(events(Memory::Host), self.engine.scheduler.host_blocks(), "and what is on the host");
         assert_eq!((stats.blocks_used, stats.running, stats.waiting), (0, 0, 0));
     }
+}
+
+fn count_stored(
+    submitted: &[(SequenceId, Request)],
+    copies: &mut HashMap<BlockName, i64>,
+    id: SequenceId,
+    first_block: u32,
+    blocks: u32,
+) {
+    let (_, request) = submitted.iter().find(|(other, _)| *other == id).expect("was submitted");
+    for &name in &request.chain[first_block as usize..][..blocks as usize] {
+        *copies.entry(name).or_insert(0) += 1;
+    }
+}
+
+fn count_removed(copies: &mut HashMap<BlockName, i64>, name: BlockName) {
+    let copies = copies.get_mut(&name).expect("only what was stored is removed");
+    *copies -= 1;
+    assert!(*copies >= 0, "no more often than it was stored");
 }
 
 proptest! {
@@ -188,6 +235,19 @@ proptest! {
         calls.iter().for_each(|call| watched.make(call));
         watched.drain();
         // A clear is reported with the next step, so there must be one.
+        watched.submit(request(9, 1, 1));
+        watched.drain();
+        watched.check_the_end();
+    }
+
+    #[test]
+    fn both_groups_agree_with_their_events_and_every_request_finishes(
+        config in window_config(),
+        calls in prop::collection::vec(call(), 1..120),
+    ) {
+        let mut watched = Watched::new(config);
+        calls.iter().for_each(|call| watched.make(call));
+        watched.drain();
         watched.submit(request(9, 1, 1));
         watched.drain();
         watched.check_the_end();

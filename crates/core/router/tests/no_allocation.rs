@@ -7,7 +7,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use warmroute_fleet::{Models, ProbeResult};
@@ -47,6 +47,10 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// One test at a time: the index frees memory through a collector of the whole process, and a thread that looks something
+/// up may have to take over what another test's threads left.
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn allocations() -> u64 {
     ALLOCATIONS.with(Cell::get)
@@ -122,6 +126,7 @@ fn allocated(router: &Router<Standard>, prompt: &Request<'_>) -> (u64, u64, Opti
 
 #[test]
 fn route_and_observe_allocate_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for policy in Standard::NAMES {
         let request = Request { model: Some("m"), ..Request::default() };
         assert_eq!(allocated(&router(policy), &request), (0, 0, None), "{policy}");
@@ -130,6 +135,7 @@ fn route_and_observe_allocate_nothing() {
 
 #[test]
 fn a_presumed_prompt_is_routed_without_allocating() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let digests: Vec<u64> = (1..=CHUNKS as u64).collect();
     for policy in Standard::NAMES {
         let request = Request { model: Some("m"), prompt: Some(chunks(&digests)), ..Request::default() };
@@ -141,6 +147,7 @@ fn a_presumed_prompt_is_routed_without_allocating() {
 
 #[test]
 fn a_reported_prompt_is_routed_without_allocating() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (text, digests) = (text(), (1..=CHUNKS as u64).collect::<Vec<u64>>());
     for policy in Standard::NAMES {
         let router = router(policy);
@@ -182,6 +189,7 @@ const NEWCOMERS: usize = 500;
 /// The next request with the same prompt finds what was presumed, although the index has not taken it in.
 #[test]
 fn a_new_prompt_is_routed_without_allocating_and_without_waiting_for_a_writer() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for policy in Standard::NAMES {
         let router = router(policy);
         let mut scratches: Vec<Scratch> = (0..2 * NEWCOMERS).map(|_| Scratch::default()).collect();

@@ -1,5 +1,7 @@
 //! Workers that die, and requests that cannot be served.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::harness::client::{Call, chat, chat_stream, get, post};
@@ -280,9 +282,12 @@ fn an_upload_that_the_client_breaks_off_is_not_the_workers_fault() {
 #[test]
 fn a_request_that_a_worker_has_taken_is_not_sent_to_it_again() {
     // An answer leaves an idle connection; the second request on it is read and then dropped.
-    let engine = Scripted::new(|mut asked| {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&dropped);
+    let engine = Scripted::new(move |mut asked| {
         asked.answer("{}");
         if asked.next_request() {
+            counted.fetch_add(1, Relaxed);
             // Long enough for the worker to have started.
             std::thread::sleep(Duration::from_millis(100));
             asked.reset();
@@ -297,6 +302,7 @@ fn a_request_that_a_worker_has_taken_is_not_sent_to_it_again() {
     });
     assert_eq!((failed.status, failed.json()["error"]["code"].as_str()), (502, Some("worker_failed")));
     assert_eq!(engine.asked(), sent - 1, "each of the others came once, on a connection of its own");
+    assert_eq!(dropped.load(Relaxed), 1, "it was not sent again over another kept connection");
     assert_eq!(gateway.metric("warmroute_retries_total"), 0.0);
 }
 

@@ -107,6 +107,7 @@ impl<T> Admission<T> {
         deadline: Micros,
         now: Micros,
     ) -> Result<AdmissionPosition, Refused> {
+        self.note_empty(request.route);
         let wait = self.expected_wait(&request, now);
         if let Some(late) = request.due.map(|due| (now + wait).since(due)).filter(|late| *late > Micros::ZERO)
         {
@@ -189,7 +190,19 @@ impl<T> Admission<T> {
 
     /// Removes a request that stopped waiting; `None` if it has been admitted meanwhile.
     pub fn leave(&mut self, position: AdmissionPosition) -> Option<T> {
-        self.queue.remove(position)
+        let item = self.queue.remove(position);
+        self.note_empty(position.route);
+        item
+    }
+
+    /// Ends the measurement of times in which nothing waits.
+    fn note_empty(&mut self, route: u64) {
+        if self.queue.is_empty() {
+            self.limit_rate.idle();
+        }
+        if let Some(rate) = self.route_rates.get_mut(&route).filter(|_| self.queue.len_on(route) == 0) {
+            rate.idle();
+        }
     }
 
     /// Records the end of a request.

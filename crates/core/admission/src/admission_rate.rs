@@ -73,6 +73,13 @@ impl AdmissionRate {
         }
     }
 
+    /// All requests that waited have left.
+    pub(crate) fn idle(&mut self) {
+        if !matches!(self.next, Next::Refused { .. }) {
+            self.next = Next::Unknown;
+        }
+    }
+
     /// The mean time between two admissions, if known.
     pub(crate) fn interval(&self, now: Micros) -> Option<Micros> {
         let interval = self.interval?;
@@ -129,6 +136,8 @@ mod tests {
         rate.begin(ms(0));
         (1..=50).for_each(|n| rate.admit(ms(20 * n), true));
         assert_eq!(rate.interval(ms(1_500)), Some(ms(500)));
+        rate.idle();
+        assert_eq!(rate.interval(ms(1_500)), Some(ms(20)), "nothing waits any more");
     }
 
     #[test]

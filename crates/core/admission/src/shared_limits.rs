@@ -30,6 +30,9 @@ use crate::{
 /// A home that has not answered for this long is not asked any more.
 const ANSWER_TIMEOUT: Micros = Micros::from_secs(1);
 
+/// A home that did not answer is not asked for this long, unless a late answer comes.
+const SILENCE_MIN: Micros = Micros::from_secs(5);
+
 /// An ask without an answer is repeated after this time.
 const REPEAT_INTERVAL: Micros = Micros::from_millis(200);
 
@@ -54,7 +57,7 @@ pub struct SharedLimits<W> {
     me: RouterId,
     others: BTreeSet<RouterId>,
     /// Homes that did not answer in time, until they are heard.
-    silent: BTreeSet<RouterId>,
+    silent: BTreeMap<RouterId, Micros>,
     /// Of the tenants whose home this is, what counts; of others a copy.
     rates: RateLimiter,
     next_id: u64,
@@ -89,7 +92,7 @@ impl<W> Default for SharedLimits<W> {
         SharedLimits {
             me: RouterId(0),
             others: BTreeSet::new(),
-            silent: BTreeSet::new(),
+            silent: BTreeMap::new(),
             rates: RateLimiter::default(),
             next_id: 1,
             pending: BTreeMap::new(),
@@ -117,7 +120,7 @@ impl<W> SharedLimits<W> {
         let id = self.next_id;
         self.next_id += 1;
         let home = self.home(tenant);
-        if home == self.me || self.silent.contains(&home) {
+        if home == self.me || self.silent.contains_key(&home) {
             return Asked::Decided(self.decide(id, tenant, limits, expected, now));
         }
         if self.pending.len() >= PENDING_MAX {
@@ -173,7 +176,10 @@ impl<W> SharedLimits<W> {
             self.rates.active(now).map(|tenant| (tenant, self.home(tenant))).collect();
         self.me = me;
         self.others = others;
-        self.silent.retain(|router| self.others.contains(router));
+        self.silent.retain(|router, _| self.others.contains(router));
+        if self.others.is_empty() {
+            self.changed.clear();
+        }
         for (tenant, before) in active {
             let home = self.home(tenant);
             if home != before && home != me {
@@ -192,7 +198,11 @@ impl<W> SharedLimits<W> {
 
     /// Takes a message of another router. Returns decisions for requests that waited.
     pub fn receive(&mut self, from: RouterId, message: LimitMessage, now: Micros) -> Option<Decided<W>> {
-        self.silent.remove(&from);
+        // Other messages of a home that does not answer say little: it may be slow, or the asks do not reach it.
+        let is_answer = matches!(message, LimitMessage::Answer { .. });
+        if self.silent.get(&from).is_some_and(|&since| is_answer || now.since(since) >= SILENCE_MIN) {
+            self.silent.remove(&from);
+        }
         match message {
             LimitMessage::Ask { id, tenant, limits, tokens } => {
                 let answered = self.over.get(&(from, id)).map(|(_, refused)| *refused);
@@ -207,20 +217,21 @@ impl<W> SharedLimits<W> {
             LimitMessage::Extend { id, tokens } => {
                 if let Some((tenant, reservation)) = self.granted.get_mut(&(from, id)) {
                     self.rates.extend(reservation, tokens);
-                    self.changed.insert(*tenant);
+                    let tenant = *tenant;
+                    self.note_change(tenant);
                 }
             }
             LimitMessage::Settle { id, tokens } => {
                 if let Some((tenant, reservation)) = self.granted.remove(&(from, id)) {
                     self.rates.settle(&reservation, tokens);
-                    self.changed.insert(tenant);
+                    self.note_change(tenant);
                     self.over.insert((from, id), (now, None));
                 }
             }
             LimitMessage::Return { id } => {
                 if let Some((tenant, reservation)) = self.granted.remove(&(from, id)) {
                     self.rates.cancel(&reservation);
-                    self.changed.insert(tenant);
+                    self.note_change(tenant);
                     self.over.insert((from, id), (now, None));
                 }
             }
@@ -240,7 +251,7 @@ impl<W> SharedLimits<W> {
     pub fn tick(&mut self, now: Micros) -> Vec<Decided<W>> {
         let late = |one: &Pending<W>| now.since(one.asked) >= ANSWER_TIMEOUT;
         let expired: Vec<(u64, Pending<W>)> = self.pending.extract_if(.., |_, one| late(one)).collect();
-        self.silent.extend(expired.iter().map(|(_, one)| one.home));
+        self.silent.extend(expired.iter().map(|(_, one)| (one.home, now)));
         let is_due = |one: &Pending<W>| now.since(one.sent) >= REPEAT_INTERVAL;
         let repeated: Vec<u64> =
             self.pending.iter().filter(|(_, one)| is_due(one)).map(|(&id, _)| id).collect();
@@ -299,7 +310,7 @@ impl<W> SharedLimits<W> {
 
     fn lease(&mut self, id: u64, tenant: u64, limits: Limits, reservation: Reservation) -> Lease {
         self.held.insert(id, HeldLease { id, tenant, limits, tokens: reservation.tokens() });
-        self.changed.insert(tenant);
+        self.note_change(tenant);
         Lease { id, reservation }
     }
 
@@ -322,7 +333,7 @@ impl<W> SharedLimits<W> {
         let expected = ExpectedTokens { prompt: tokens, answers: 0, answer_max: Some(0) };
         let reservation = self.rates.reserve(tenant, limits, expected, now)?;
         self.granted.insert(key, (tenant, reservation));
-        self.changed.insert(tenant);
+        self.note_change(tenant);
         Ok(())
     }
 
@@ -350,11 +361,18 @@ impl<W> SharedLimits<W> {
         Some((one.waker, decision))
     }
 
+    /// Notes that a tenant's level is to be announced, if there are routers to tell.
+    fn note_change(&mut self, tenant: u64) {
+        if !self.others.is_empty() {
+            self.changed.insert(tenant);
+        }
+    }
+
     /// Tells the tenant's home, or notes that the level is to be announced.
     fn report(&mut self, tenant: u64, message: LimitMessage) {
         let home = self.home(tenant);
         if home == self.me {
-            self.changed.insert(tenant);
+            self.note_change(tenant);
         } else {
             self.outbox.push((To::One(home), message));
         }
@@ -444,7 +462,7 @@ impl<W> SharedLimits<W> {
                 let one = self.pending.remove(&id);
                 decided.extend(one.map(|one| self.decide_pending(id, one, now)));
             } else if let Some(one) = self.pending.get_mut(&id).filter(|one| one.home != home) {
-                one.home = home;
+                (one.home, one.asked, one.sent) = (home, now, now);
                 self.send_ask(id);
             }
         }

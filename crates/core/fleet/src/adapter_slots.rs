@@ -141,17 +141,22 @@ impl AdapterSlots {
         one.recent.drain(..surplus);
     }
 
-    /// A request that waited for the adapter has its first token, which took `other_ms` beside the load.
-    pub(crate) fn loaded(&self, worker: usize, adapter: u64, at: Micros, other_ms: f32) {
-        let since = self.workers[worker].lock().held(adapter).and_then(|held| held.loading_since.take());
-        if let Some(since) = since {
-            self.learn(worker, at.since(since).0 as f32 / 1e3 - other_ms);
+    /// A request that waited for the adapter since `from` has its first token, which took `other_ms` beside the load.
+    /// Only the request that began the load tells how long it took: the first one may have failed, or was not streamed.
+    pub(crate) fn loaded(&self, worker: usize, adapter: u64, from: Micros, at: Micros, other_ms: f32) {
+        if self.end_load(worker, adapter) == Some(from) {
+            self.learn(worker, at.since(from).0 as f32 / 1e3 - other_ms);
         }
     }
 
+    /// A request for the adapter was served, so it is loaded. Returns since when it was being loaded.
+    pub(crate) fn end_load(&self, worker: usize, adapter: u64) -> Option<Micros> {
+        self.workers[worker].lock().held(adapter).and_then(|held| held.loading_since.take())
+    }
+
     fn learn(&self, worker: usize, ms: f32) {
-        if ms.is_finite() {
-            let ms = ms.clamp(0.0, LOAD_MS_MAX);
+        if ms.is_finite() && ms <= LOAD_MS_MAX {
+            let ms = ms.max(0.0);
             self.workers[worker].lock().loads.learn(ms);
             self.loads.lock().learn(ms);
         }
@@ -181,7 +186,7 @@ mod tests {
         slots.report(0, &[], Some(2));
         for adapter in [1, 2, 1, 3] {
             slots.use_adapter(0, adapter, NOW);
-            slots.loaded(0, adapter, NOW + Micros::from_millis(300), 0.0);
+            slots.loaded(0, adapter, NOW, NOW + Micros::from_millis(300), 0.0);
         }
         let is_warm = |worker, adapter| slots.load_ms(worker, adapter, NOW) == 0.0;
         assert!(is_warm(0, 1) && is_warm(0, 3) && !is_warm(0, 2), "the least recently used one left");
@@ -217,11 +222,15 @@ mod tests {
         assert_eq!(slots.load_ms(0, 1, after(1_000)), 2_000.0, "it is listed, and not loaded");
         slots.use_adapter(0, 1, after(1_000));
         assert_eq!(slots.load_ms(0, 1, after(9_000)), LOAD_MS_LEFT_MIN, "it takes longer than expected");
-        slots.loaded(0, 1, after(9_100), 100.0);
+        slots.loaded(0, 1, NOW, after(9_100), 100.0);
         assert_eq!(slots.load_ms(0, 1, after(9_100)), 0.0);
         assert_eq!(slots.load_ms(0, 2, NOW), 6_000.0, "from the request that began it, once");
-        slots.loaded(0, 1, after(9_200), 100.0);
+        slots.loaded(0, 1, after(1_000), after(9_200), 100.0);
         assert_eq!(slots.load_ms(0, 2, NOW), 6_000.0);
+        slots.use_adapter(0, 4, NOW);
+        slots.loaded(0, 4, after(40_000), after(40_050), 20.0);
+        assert_eq!(slots.load_ms(0, 2, NOW), 6_000.0, "a later request says nothing about the load");
+        assert_eq!(slots.load_ms(0, 4, after(40_050)), 0.0);
         slots.use_adapter(0, 3, NOW);
         assert_eq!(slots.load_ms(0, 3, after(61_000)), 0.0, "its first token was not seen");
     }

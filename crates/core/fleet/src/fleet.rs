@@ -358,9 +358,14 @@ impl Fleet {
         self.adapters.report(worker.index(), adapters, slots);
     }
 
-    /// A request that waited for an adapter has its first token, which took `other_ms` beside the load.
-    pub fn adapter_loaded(&self, worker: WorkerId, adapter: u64, at: Micros, other_ms: f32) {
-        self.adapters.loaded(worker.index(), adapter, at, other_ms);
+    /// A request that waited for an adapter since `from` has its first token, which took `other_ms` beside the load.
+    pub fn adapter_loaded(&self, worker: WorkerId, adapter: u64, from: Micros, at: Micros, other_ms: f32) {
+        self.adapters.loaded(worker.index(), adapter, from, at, other_ms);
+    }
+
+    /// A request for an adapter was served, so the worker holds it.
+    pub fn adapter_used(&self, worker: WorkerId, adapter: u64) {
+        self.adapters.end_load(worker.index(), adapter);
     }
 
     /// Records that an engine was restarted and holds no adapter.

@@ -12,6 +12,9 @@ use warmroute_types::{Attention, Group};
 
 use crate::group_rule::{GroupRule, alignment_of, longest_common};
 
+/// Names of one boundary. Engines have one or two; a boundary with more holds nothing, so that a decision looks at few.
+const ALIASES_MAX: usize = 8;
+
 /// Most names of one worker. Further blocks count as absent.
 const NAMES_MAX: usize = 1 << 22;
 
@@ -143,7 +146,11 @@ impl GroupCache {
         if self.aliases.is_empty() {
             return block.groups;
         }
-        let others = self.aliases.get(&key).into_iter().flatten();
+        let others = self.aliases.get(&key).map(Vec::as_slice).unwrap_or_default();
+        if others.len() >= ALIASES_MAX {
+            return 0;
+        }
+        let others = others.iter();
         let groups_of = |name: &u64| self.blocks.get(name).map_or(0, |block| block.groups);
         others.fold(block.groups, |groups, name| groups & groups_of(name))
     }
@@ -220,7 +227,12 @@ impl GroupCache {
         }
         former.into_iter().for_each(|former| self.unplace(name, former));
         match self.by_key.get(&key.to_bits()) {
-            Some(_) => self.aliases.entry(key.to_bits()).or_default().push(name),
+            Some(_) => {
+                let others = self.aliases.entry(key.to_bits()).or_default();
+                if others.len() < ALIASES_MAX {
+                    others.push(name);
+                }
+            }
             None => _ = self.by_key.insert(key.to_bits(), BoundaryBlock { name, groups }),
         }
     }

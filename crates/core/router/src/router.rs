@@ -167,6 +167,9 @@ impl<P: Policy> Router<P> {
             }
             Outcome::Ended { answered } => {
                 self.confirm_prompt(decision);
+                if let Some(adapter) = decision.loading_adapter {
+                    self.fleet.adapter_used(decision.worker.id, adapter);
+                }
                 decision.assignment_guard.iter_mut().for_each(AssignmentGuard::answered);
                 decision.booking.answered(&decision.worker, AnswerProgress::Complete);
                 let feedback = answered.map(|answered| self.feedback(decision, answered));
@@ -264,7 +267,7 @@ impl<P: Policy> Router<P> {
         decision.booking.first_token_at_peer(at);
         let estimate = decision.candidate_records[0].as_ref().map(|chosen| chosen.numbers.estimate);
         let without_ms = estimate.map_or(0.0, |estimate| estimate.ttft_ms() - estimate.adapter_ms);
-        self.fleet.adapter_loaded(decision.worker.id, adapter, at, without_ms);
+        self.fleet.adapter_loaded(decision.worker.id, adapter, decision.made, at, without_ms);
     }
 
     /// Compares a first token with its prediction. Returns the end of the ejection, if the worker is ejected

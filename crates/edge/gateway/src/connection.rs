@@ -116,12 +116,9 @@ async fn serve_connection<S, F, B>(
             if open.is_silent() {
                 return;
             }
-            // A request that has just begun is still served.
+            // A request that has just begun is still served, and a response written to its end.
             http.as_mut().graceful_shutdown();
-            tokio::select! {
-                served = http.as_mut() => served,
-                () = requests.wait_idle() => return,
-            }
+            http.await
         }
         () = drain.wait_close_idle() => {
             http.as_mut().graceful_shutdown();

@@ -312,7 +312,8 @@ impl Dispatch {
         if let Some(budget) = self.ttft_budget {
             let expected_ttft = routing::expected_ttft_of(&decision);
             // A refused decision is dropped, and its booking with it.
-            ttft_budget::check(budget, expected_ttft, self.gateway.now())?;
+            let cached_tokens = self.intake.request.cached_tokens;
+            ttft_budget::check(budget, expected_ttft, self.gateway.now(), cached_tokens)?;
             self.gateway.admission_gate.typical_ttft.learn(expected_ttft);
         }
         Ok(decision)
@@ -457,8 +458,9 @@ impl Dispatch {
             }
             StatusClass::Backpressure { .. } => {}
         }
-        if class != StatusClass::Normal {
-            self.log_worker_error(&attempt, started.head.status().as_u16(), "worker answered with an error");
+        let status = started.head.status();
+        if class != StatusClass::Normal || status.is_client_error() {
+            self.log_worker_error(&attempt, status.as_u16(), "worker answered with an error");
         }
         let end_marker = end_marker_of(started.head.headers());
         let head = self.client_head(started.head, &attempt.decision);

@@ -270,6 +270,11 @@ impl GatewayError {
         }
     }
 
+    /// Whether workers failed the request, and the gateway did not refuse it.
+    pub(crate) fn is_worker_failure(&self) -> bool {
+        matches!(self.code(), "worker_failed" | "worker_timeout")
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             GatewayError::Unauthorized => StatusCode::UNAUTHORIZED,

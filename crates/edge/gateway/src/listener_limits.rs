@@ -10,6 +10,9 @@ use warmroute_wire::Acceptor;
 
 use crate::open_connections::OpenConnections;
 
+/// How often a full listener looks for a connection that gives way.
+const EVICT_EVERY: Duration = Duration::from_millis(100);
+
 /// How often the log says that all slots are in use.
 const LOG_FULL_EVERY: Duration = Duration::from_secs(10);
 
@@ -51,10 +54,16 @@ impl ListenerLimits {
     /// Waits for a free slot. A connection that is silent or between two requests gives way if there is one; otherwise
     /// further connections wait in the kernel's accept queue at no cost.
     pub(crate) async fn acquire_slot(&self) -> ConnectionSlot {
-        if self.slots.available_permits() == 0 && !self.connections.evict_one() {
-            self.log_full();
-        }
-        let permit = Arc::clone(&self.slots).acquire_owned().await;
+        let permit = loop {
+            if self.slots.available_permits() == 0 && !self.connections.evict_one() {
+                self.log_full();
+            }
+            // A connection may become idle later.
+            let acquired = Arc::clone(&self.slots).acquire_owned();
+            if let Ok(permit) = tokio::time::timeout(EVICT_EVERY, acquired).await {
+                break permit;
+            }
+        };
         self.open.inc();
         ConnectionSlot { _permit: permit.expect("the semaphore is never closed"), open: self.open.clone() }
     }

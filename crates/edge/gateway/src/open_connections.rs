@@ -1,12 +1,13 @@
 //! The open connections of a listener, and which of them gives way when it is full.
 //!
-//! Opening a connection needs no key, so one that has not sent an accepted request must not keep others out. It has a
-//! short time for its first request, and it gives way first. Next gives way a connection between two requests: its
-//! client opens another one when it needs it. In both cases it is the oldest one of the owner with the most: the
-//! client's address, or the tenant once its key is known. A drain closes connections without an accepted request at once.
+//! Opening a connection needs no key, so one that has not sent an accepted request must not keep others out: it has a
+//! short time for its first request. When the listener is full, a connection gives way that has been silent for a second,
+//! or is between two requests: its client opens another one when it needs it. It is the oldest one of the owner with the
+//! most: the client's address, or the tenant once its key is known. Only if there is none, a connection gives way that has
+//! just come. A drain closes connections without an accepted request at once.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -20,6 +21,9 @@ use crate::drain::Drain;
 
 /// Longest time from the connection to the first accepted request. The head timeout may be shorter.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// A connection that is younger and silent gives way last: its request is on the way.
+const YOUTH: Duration = Duration::from_secs(1);
 
 /// All open connections of a listener.
 #[derive(Clone, Default)]
@@ -42,6 +46,7 @@ pub(crate) struct OpenConnection {
 
 struct State {
     address: IpAddr,
+    opened: Instant,
     /// A hash of the tenant's name; 0 if none is known.
     tenant: AtomicU64,
     is_silent: AtomicBool,
@@ -70,16 +75,24 @@ impl State {
         self.is_silent.load(Relaxed)
     }
 
-    fn is_between_requests(&self) -> bool {
-        !self.is_silent() && self.requests.is_zero()
+    fn is_unused(&self) -> bool {
+        match self.is_silent() {
+            true => self.opened.elapsed() >= YOUTH,
+            false => self.requests.is_zero(),
+        }
     }
 }
 
 impl OpenConnections {
     /// Adds a connection that has just been accepted.
     pub(crate) fn add(&self, address: IpAddr, head_timeout: Duration) -> Arc<OpenConnection> {
+        self.add_opened(Instant::now(), address, head_timeout)
+    }
+
+    fn add_opened(&self, opened: Instant, address: IpAddr, head_timeout: Duration) -> Arc<OpenConnection> {
         let state = Arc::new(State {
-            address,
+            address: network_of(address),
+            opened,
             tenant: AtomicU64::new(0),
             is_silent: AtomicBool::new(true),
             is_leaving: AtomicBool::new(false),
@@ -91,20 +104,28 @@ impl OpenConnections {
         registry.next_id += 1;
         registry.by_id.insert(id, Arc::clone(&state));
         drop(registry);
-        let deadline = Instant::now() + head_timeout.min(SILENCE_MAX);
+        let deadline = opened + head_timeout.min(SILENCE_MAX);
         Arc::new(OpenConnection { id, registry: self.clone(), state, deadline })
     }
 
     /// Ends one connection that is not needed. Returns whether there was one.
     pub(crate) fn evict_one(&self) -> bool {
         let registry = self.0.lock();
-        let chosen = registry.oldest_of_most(State::is_silent);
-        let Some(state) = chosen.or_else(|| registry.oldest_of_most(State::is_between_requests)) else {
+        let chosen = registry.oldest_of_most(State::is_unused);
+        let Some(state) = chosen.or_else(|| registry.oldest_of_most(State::is_silent)) else {
             return false;
         };
         state.is_leaving.store(true, Relaxed);
         state.leave.notify_one();
         true
+    }
+}
+
+/// The address, or the network of an IPv6 address: one client has all addresses of its /64.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
     }
 }
 
@@ -176,34 +197,51 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_oldest_silent_one_of_the_address_with_the_most_gives_way() {
+    async fn the_oldest_of_the_owner_with_the_most_gives_way() {
         let open = OpenConnections::default();
-        let add = |last| open.add(address(last), Duration::from_secs(60));
+        let earlier = Instant::now() - YOUTH;
+        let add = |last| open.add_opened(earlier, address(last), Duration::from_secs(60));
         let (lone, flood) = (add(1), [2; 3].map(add));
+        let young = [3; 4].map(|last| open.add(address(last), Duration::from_secs(60)));
         assert!(open.evict_one());
         flood[0].wait_leave().await;
         flood[1].accept(0);
+        let request = flood[1].requests().begin();
         assert!(open.evict_one() && open.evict_one());
-        assert!(has_left(&lone) && has_left(&flood[2]) && !has_left(&flood[1]), "silent ones go first");
-        drop((lone, flood));
+        assert!(has_left(&lone) && has_left(&flood[2]));
+        assert!(open.evict_one() && has_left(&young[0]), "without others, one that has just come");
+        drop(request);
+        assert!(open.evict_one() && has_left(&flood[1]), "it has no request any more");
+        drop((lone, flood, young));
         assert!(open.0.lock().by_id.is_empty());
     }
 
-    #[test]
-    fn one_between_requests_gives_way_and_one_with_a_request_does_not() {
+    #[tokio::test]
+    async fn one_between_requests_gives_way_before_one_that_has_just_come() {
         let open = OpenConnections::default();
         let [greedy, other, busy] = [(1, 7), (2, 7), (3, 8)].map(|(last, tenant)| {
             let connection = open.add(address(last), Duration::from_secs(60));
             connection.accept(tenant);
             connection
         });
+        let newcomer = open.add(address(4), Duration::from_secs(60));
         let request = busy.requests().begin();
         assert!(open.evict_one());
         assert!(has_left(&greedy), "the tenant with two");
-        assert!(open.evict_one() && has_left(&other));
+        assert!(open.evict_one() && has_left(&other) && !has_left(&newcomer));
+        assert!(open.evict_one() && has_left(&newcomer));
         assert!(!open.evict_one());
         drop(request);
         assert!(open.evict_one() && has_left(&busy));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_client() {
+        let network = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));
+        assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
     }
 
     #[tokio::test]

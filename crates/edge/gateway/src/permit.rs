@@ -16,6 +16,7 @@ use warmroute_router::Vacancy;
 use warmroute_types::{Micros, Usage, WorkerId};
 
 use crate::admission_gate::{AdmissionConfig, Waiter};
+use crate::cached_tokens::CachedTokens;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
@@ -97,7 +98,8 @@ pub(crate) async fn admit(
     if config.is_limited() {
         let shares = tenant.map_or(config.shares, |tenant| tenant.shares.over(config.shares));
         let admitted = enter_or_queue(gateway, config, shares, ask, request, avoid).await;
-        permit.admitted = Some(admitted.map_err(|refusal| in_terms_of(budget, ask, refusal, gateway))?);
+        let shown = |refusal| in_terms_of(budget, ask, refusal, gateway, request.cached_tokens);
+        permit.admitted = Some(admitted.map_err(shown)?);
     }
     Ok(Some(permit))
 }
@@ -115,13 +117,14 @@ fn in_terms_of(
     ask: AdmissionRequest,
     refusal: GatewayError,
     gateway: &Gateway,
+    cached_tokens: CachedTokens,
 ) -> GatewayError {
     let (Some(budget), GatewayError::QueueTooLate { wait, retry_after_s }) = (budget, &refusal) else {
         return refusal;
     };
     let after_admission = budget.due.since(ask.due.unwrap_or(budget.due));
     let spent = (gateway.now() + budget.budget).since(budget.due);
-    let expected = spent + *wait + after_admission;
+    let expected = ttft_budget::shown(spent + *wait + after_admission, cached_tokens);
     // The queue accepts what begins in time.
     let accepted = budget.budget;
     GatewayError::TtftBudget { expected, accepted, budget: budget.budget, retry_after_s: *retry_after_s }

@@ -222,7 +222,8 @@ impl PickIntake {
         let routed = self.route(&request, &mut permit, &mut avoid).await;
         let (decision, upstream) = routed.map_err(|refusal| request.stored.explain(refusal))?;
         if let Some(budget) = budget {
-            ttft_budget::check(budget, routing::expected_ttft_of(&decision), gateway.now())?;
+            let expected = routing::expected_ttft_of(&decision);
+            ttft_budget::check(budget, expected, gateway.now(), request.cached_tokens)?;
         }
         permit.iter_mut().for_each(Permit::mark_routed);
         if let Some(source) = request.prompt_source(self.api) {

@@ -100,7 +100,8 @@ pub(crate) fn report_refusal(gateway: &Gateway, refusal: &GatewayError, request_
     let Some(left_out) = gateway.throttles.refusals.take(gateway.now()) else { return };
     // The text may contain what a client sent. As a string it is quoted and cannot forge a log line.
     let (request, why, status) = (text_of(request_id), refusal.to_string(), refusal.status().as_u16());
-    tracing::info!(request, status, code = refusal.code(), why, left_out, "request refused");
+    let what = if refusal.is_worker_failure() { "request failed" } else { "request refused" };
+    tracing::info!(request, status, code = refusal.code(), why, left_out, "{what}");
 }
 
 /// A request after the checks of its head.

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use warmroute_admission::{TooLate, TtftBudget};
 use warmroute_types::Micros;
 
+use crate::cached_tokens::CachedTokens;
 use crate::gateway_error::GatewayError;
 
 /// The request header with the budget in milliseconds.
@@ -18,26 +19,42 @@ pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-warmroute-ttft-
 /// A longer budget is none: no client waits for a day.
 const BUDGET_MS_MAX: u64 = 86_400_000;
 
-/// The budget of a request: of its header, its key or the settings, the first that is there.
+/// The budget of a request: of its key, or else of the settings. A header may make it shorter, not longer: requests
+/// without a budget would fill the workers at the cost of those with one.
 pub(crate) fn ttft_budget(
     headers: &HeaderMap,
     of_key: Option<Micros>,
     usual: Micros,
 ) -> Result<Option<Micros>, GatewayError> {
     let own = headers.get(HEADER).map(read).transpose()?;
-    Ok(Some(own.or(of_key).unwrap_or(usual)).filter(|budget| *budget > Micros::ZERO))
+    let budgets = [own, Some(of_key.unwrap_or(usual))].into_iter().flatten();
+    Ok(budgets.filter(|budget| *budget > Micros::ZERO).min())
 }
 
 /// Refuses a request whose first token is expected too late.
-pub(crate) fn check(budget: TtftBudget, expected_ttft: Micros, now: Micros) -> Result<(), GatewayError> {
+pub(crate) fn check(
+    budget: TtftBudget,
+    expected_ttft: Micros,
+    now: Micros,
+    cached_tokens: CachedTokens,
+) -> Result<(), GatewayError> {
     let TtftBudget { budget: whole, .. } = budget;
     let refusal = |TooLate { expected, accepted, retry_after_s }| GatewayError::TtftBudget {
-        expected,
+        expected: shown(expected, cached_tokens),
         accepted,
         budget: whole,
         retry_after_s,
     };
     budget.check(expected_ttft, now).map_err(refusal)
+}
+
+/// An expected time as a client may see it. Where cached tokens are hidden it is a whole number of seconds: the time of a
+/// prompt tells whether it is cached.
+pub(crate) fn shown(expected: Micros, cached_tokens: CachedTokens) -> Micros {
+    match cached_tokens {
+        CachedTokens::Shown => expected,
+        CachedTokens::Hidden => Micros::from_secs(expected.0 / 1_000_000 + 1),
+    }
 }
 
 /// Reads a number of milliseconds; 0 is no budget.
@@ -80,6 +97,32 @@ mod tests {
         for bad in ["", "-1", "+1", "1.5", "1s", "86400001", "99999999999999999999"] {
             assert_eq!(parse_ms(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_header_shortens_the_budget_and_does_not_lift_it() {
+        let ms = |ms: u64| Micros::from_millis(ms);
+        for (header, of_key, usual, expected) in [
+            (None, None, 0, None),
+            (None, None, 900, Some(900)),
+            (None, Some(500), 900, Some(500)),
+            (Some("200"), Some(500), 900, Some(200)),
+            (Some("86400000"), Some(500), 900, Some(500)),
+            (Some("0"), None, 900, Some(900)),
+            (Some("700"), None, 0, Some(700)),
+            (Some("0"), Some(0), 900, None),
+        ] {
+            let headers = header.map(|value| (HEADER, HeaderValue::from_static(value)));
+            let budget = ttft_budget(&headers.into_iter().collect(), of_key.map(ms), ms(usual)).unwrap();
+            assert_eq!(budget, expected.map(ms), "{header:?} {of_key:?} {usual}");
+        }
+    }
+
+    #[test]
+    fn an_expected_time_does_not_tell_what_is_cached_where_that_is_hidden() {
+        let times = [15_600, 229_300].map(|us| shown(Micros(us), CachedTokens::Hidden));
+        assert_eq!(times, [Micros::from_secs(1); 2]);
+        assert_eq!(shown(Micros(15_600), CachedTokens::Shown), Micros(15_600));
     }
 
     #[test]

@@ -53,7 +53,7 @@ fn an_answer_for_a_client_that_has_gone_is_returned() {
 }
 
 #[test]
-fn a_home_that_does_not_answer_is_not_asked_again_until_it_is_heard() {
+fn a_home_that_does_not_answer_is_not_asked_for_a_while() {
     let (mut limits, tenant) = pair(OTHER);
     let mut now = Micros::ZERO;
     assert!(matches!(limits.ask(tenant, LIMITS, ONE, 5, now), Asked::Pending(_)));
@@ -67,8 +67,28 @@ fn a_home_that_does_not_answer_is_not_asked_again_until_it_is_heard() {
     assert!(is_granted(limits.ask(tenant, LIMITS, ONE, 6, now)), "alone");
     assert!(matches!(limits.ask(tenant, LIMITS, ONE, 7, now), Asked::Decided(Err(_))), "within the limit");
     let heard = LimitMessage::Held { first: 0, last: 0, leases: Vec::new(), pending: Vec::new() };
+    limits.receive(OTHER, heard.clone(), now);
+    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 8, now), Asked::Decided(_)), "asks may not reach it");
+    now = now + SILENCE_MIN;
     limits.receive(OTHER, heard, now);
-    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 8, now), Asked::Pending(_)));
+    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 9, now), Asked::Pending(_)));
+}
+
+#[test]
+fn a_late_answer_ends_the_silence() {
+    let (mut limits, tenant) = pair(OTHER);
+    let Asked::Pending(id) = limits.ask(tenant, LIMITS, ONE, 5, Micros::ZERO) else { panic!() };
+    let now = Micros::from_secs(1);
+    limits.tick(now);
+    limits.receive(OTHER, LimitMessage::Answer { id, refused: None }, now);
+    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 6, now), Asked::Pending(_)));
+}
+
+#[test]
+fn without_others_nothing_is_kept_to_announce() {
+    let mut limits: SharedLimits<u32> = SharedLimits::default();
+    (0..100).for_each(|tenant| assert!(is_granted(limits.ask(tenant, LIMITS, ONE, 1, Micros::ZERO))));
+    assert!(limits.changed.is_empty());
 }
 
 #[test]

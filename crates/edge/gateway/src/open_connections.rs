@@ -1,10 +1,10 @@
 //! The open connections of a listener, and which of them gives way when it is full.
 //!
 //! Opening a connection needs no key, so one that has not sent an accepted request must not keep others out: it has a
-//! short time for its first request. When the listener is full, a connection gives way that has been silent for a second,
-//! or is between two requests: its client opens another one when it needs it. It is the oldest one of the owner with the
-//! most: the client's address, or the tenant once its key is known. Only if there is none, a connection gives way that has
-//! just come. A drain closes connections without an accepted request at once.
+//! short time for its first request, and when the listener is full it gives way after a second. If there is none, a
+//! connection gives way that has just come, or is between two requests: its client opens another one when it needs it.
+//! In both cases it is the oldest one of the owner with the most: the client's address, or the tenant once its key is
+//! known. A drain closes connections without an accepted request at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -22,7 +22,7 @@ use crate::drain::Drain;
 /// Longest time from the connection to the first accepted request. The head timeout may be shorter.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// A connection that is younger and silent gives way last: its request is on the way.
+/// The first request of a connection that is younger may be on its way.
 const YOUTH: Duration = Duration::from_secs(1);
 
 /// All open connections of a listener.
@@ -75,11 +75,13 @@ impl State {
         self.is_silent.load(Relaxed)
     }
 
+    fn is_long_silent(&self) -> bool {
+        self.is_silent() && self.opened.elapsed() >= YOUTH
+    }
+
+    /// Whether it has no accepted request in progress.
     fn is_unused(&self) -> bool {
-        match self.is_silent() {
-            true => self.opened.elapsed() >= YOUTH,
-            false => self.requests.is_zero(),
-        }
+        self.is_silent() || self.requests.is_zero()
     }
 }
 
@@ -111,8 +113,8 @@ impl OpenConnections {
     /// Ends one connection that is not needed. Returns whether there was one.
     pub(crate) fn evict_one(&self) -> bool {
         let registry = self.0.lock();
-        let chosen = registry.oldest_of_most(State::is_unused);
-        let Some(state) = chosen.or_else(|| registry.oldest_of_most(State::is_silent)) else {
+        let chosen = registry.oldest_of_most(State::is_long_silent);
+        let Some(state) = chosen.or_else(|| registry.oldest_of_most(State::is_unused)) else {
             return false;
         };
         state.is_leaving.store(true, Relaxed);
@@ -202,37 +204,39 @@ mod tests {
         let earlier = Instant::now() - YOUTH;
         let add = |last| open.add_opened(earlier, address(last), Duration::from_secs(60));
         let (lone, flood) = (add(1), [2; 3].map(add));
-        let young = [3; 4].map(|last| open.add(address(last), Duration::from_secs(60)));
+        let young = open.add(address(3), Duration::from_secs(60));
         assert!(open.evict_one());
         flood[0].wait_leave().await;
         flood[1].accept(0);
         let request = flood[1].requests().begin();
         assert!(open.evict_one() && open.evict_one());
-        assert!(has_left(&lone) && has_left(&flood[2]));
-        assert!(open.evict_one() && has_left(&young[0]), "without others, one that has just come");
+        assert!(has_left(&lone) && has_left(&flood[2]) && !has_left(&young));
+        assert!(open.evict_one() && has_left(&young), "without others, one that has just come");
+        assert!(!open.evict_one());
         drop(request);
         assert!(open.evict_one() && has_left(&flood[1]), "it has no request any more");
         drop((lone, flood, young));
         assert!(open.0.lock().by_id.is_empty());
     }
 
-    #[tokio::test]
-    async fn one_between_requests_gives_way_before_one_that_has_just_come() {
+    #[test]
+    fn idle_ones_of_a_tenant_and_newcomers_of_an_address_give_way_to_the_others() {
         let open = OpenConnections::default();
-        let [greedy, other, busy] = [(1, 7), (2, 7), (3, 8)].map(|(last, tenant)| {
-            let connection = open.add(address(last), Duration::from_secs(60));
+        let add = |last| open.add(address(last), Duration::from_secs(60));
+        let idle = |last, tenant| {
+            let connection = add(last);
             connection.accept(tenant);
             connection
-        });
-        let newcomer = open.add(address(4), Duration::from_secs(60));
-        let request = busy.requests().begin();
-        assert!(open.evict_one());
-        assert!(has_left(&greedy), "the tenant with two");
-        assert!(open.evict_one() && has_left(&other) && !has_left(&newcomer));
-        assert!(open.evict_one() && has_left(&newcomer));
-        assert!(!open.evict_one());
-        drop(request);
-        assert!(open.evict_one() && has_left(&busy));
+        };
+        let (greedy, newcomers) = ([1, 2, 3].map(|last| idle(last, 7)), [4, 4].map(add));
+        assert!(open.evict_one() && has_left(&greedy[0]), "three idle ones against two newcomers");
+        drop((greedy, newcomers));
+        let (honest, flood) = (idle(1, 8), [4, 4, 4].map(add));
+        assert!(open.evict_one() && has_left(&flood[0]), "a flood does not push out a tenant");
+        let requests = honest.requests().begin();
+        (0..2).for_each(|_| assert!(open.evict_one()));
+        assert!(!open.evict_one() && !has_left(&honest));
+        drop(requests);
     }
 
     #[test]

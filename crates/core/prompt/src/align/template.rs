@@ -73,9 +73,11 @@ impl Template {
         let template = self.environment.get_template(NAME).map_err(failed)?;
         let compiled = get_compiled_template(&template);
         let (root, mut out) = (Value::from_pairs(variables), make_string_output(text));
-        eval(&self.environment, &compiled.instructions, root, &compiled.blocks, &mut out, AutoEscape::None)
-            .map(|_| ())
-            .map_err(failed)
+        let (instructions, blocks) = (&compiled.instructions, &compiled.blocks);
+        let rendered = unless_panicked(|| {
+            eval(&self.environment, instructions, root, blocks, &mut out, AutoEscape::None).map(|_| ())
+        });
+        rendered.ok_or(Unrendered::TemplateFailed { line: 0 })?.map_err(failed)
     }
 
     /// Renders a small conversation, so that unsupported functions fail now and not in production. A template
@@ -88,11 +90,18 @@ impl Template {
             ("strftime_now", clock(0)),
         ];
         let template = self.environment.get_template(NAME).map_err(|error| unusable(&error))?;
-        match template.render(Value::from_pairs(variables)) {
-            Err(error) if is_missing_part(&error) => Err(unusable(&error)),
-            _ => Ok(()),
+        match unless_panicked(|| template.render(Value::from_pairs(variables))) {
+            Some(Err(error)) if is_missing_part(&error) => Err(unusable(&error)),
+            Some(_) => Ok(()),
+            None => Err(Unaligned::Template { problem: "it cannot be rendered".to_owned(), line: 0 }),
         }
     }
+}
+
+/// What `work` returns; `None` if it panics. The engine of templates overflows in some expressions, and a template comes
+/// from a model's files.
+fn unless_panicked<T>(work: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok()
 }
 
 impl std::fmt::Debug for Template {

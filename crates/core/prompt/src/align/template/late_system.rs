@@ -3,7 +3,7 @@
 use minijinja::Value;
 use minijinja::syntax::SyntaxConfig;
 
-use super::{NAME, environment};
+use super::{NAME, environment, unless_panicked};
 
 /// Renders a conversation with two system messages. vLLM renders it in plain Jinja2, without the functions and tags
 /// that transformers adds: a template that tells the time here, or marks what is generated, counts as refusing.
@@ -16,5 +16,7 @@ pub(super) fn is_refused(source: &str, syntax: SyntaxConfig) -> bool {
         return true;
     }
     let template = environment.get_template(NAME);
-    template.and_then(|template| template.render(Value::from_pairs(variables))).is_err()
+    let rendered =
+        unless_panicked(|| template.and_then(|template| template.render(Value::from_pairs(variables))));
+    rendered.is_none_or(|rendered| rendered.is_err())
 }

@@ -427,8 +427,8 @@ group! {
         /// Longest wait for a worker while none is ready, as when a fleet starts from zero; 0 is none [default: 0]
         #[arg(value_name = "TIME")]
         wake_timeout_secs: Secs = Some(Secs(gateway().admission.wake_max)),
-        /// Budget for the time to first token, unless a key or a request has its own; what cannot meet it gets 429 at
-        /// once; 0 is none [default: 0]
+        /// Budget for the time to first token, unless a key has its own; a request may set a shorter one; what cannot meet
+        /// it gets 429 at once; 0 is none [default: 0]
         #[arg(value_name = "TIME")]
         ttft_budget_ms: Millis = Some(Millis(gateway().admission.ttft_budget)),
         /// Header that sets a request's priority: high, normal or low; `off` ignores priorities [default:

@@ -199,7 +199,7 @@ fn a_model_folder_that_hangs_does_not_hold_up_the_end() {
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let path = std::path::Path::new(&pipe).parent().unwrap().to_str().unwrap();
     let gateway = Gateway::start(&[one.url()], &["--model-path", path]);
-    // A pipe can be opened for writing once somebody reads it. The reader then waits for bytes that never come.
+    // A pipe can be opened for writing once another process reads it. The reader then waits for bytes that never come.
     let _writer = eventually("the gateway reads the file", || {
         std::fs::OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(&pipe).ok()
     });

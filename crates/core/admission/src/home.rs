@@ -3,19 +3,12 @@
 //! Every router computes it alone (rendezvous hashing). A router that joins or leaves takes only its own tenants with
 //! it, and the others stay where they are.
 
-use warmroute_types::RouterId;
+use warmroute_types::{RouterId, mix};
 
 /// The home of a tenant among these routers; `me` if there are no others.
 pub(crate) fn home_of(tenant: u64, me: RouterId, others: impl Iterator<Item = RouterId>) -> RouterId {
     let score = |router: RouterId| (mix(mix(tenant) ^ router.0), router.0);
     others.fold(me, |best, router| if score(router) > score(best) { router } else { best })
-}
-
-/// A bijection that spreads every bit (the finalizer of SplitMix64).
-fn mix(word: u64) -> u64 {
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use blake2::Blake2b;
 use blake2::digest::consts::U8;
 use sha2::{Digest as _, Sha256};
+use warmroute_types::mix;
 use xxhash_rust::xxh3::{xxh3_64_with_secret, xxh3_64_with_seed};
 
 const SECRET_BYTES: usize = 192;
@@ -103,14 +104,6 @@ impl fmt::Debug for Digester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Digester(..)")
     }
-}
-
-/// Mixes the bits of a word (SplitMix64's finalizer).
-#[inline]
-pub(crate) fn mix(word: u64) -> u64 {
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]

@@ -338,7 +338,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::digest::mix;
+    use warmroute_types::mix;
 
     #[test]
     fn an_address_is_a_node_and_an_offset() {

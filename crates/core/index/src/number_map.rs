@@ -223,7 +223,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::digest::mix;
+    use warmroute_types::mix;
 
     #[test]
     fn behaves_like_a_map_while_it_splits_and_joins() {

@@ -7,7 +7,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 
-use crate::digest::mix;
+use warmroute_types::mix;
 
 /// A hash function drawn by a seed.
 #[derive(Clone, Copy)]

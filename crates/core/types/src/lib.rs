@@ -7,6 +7,7 @@ pub mod backoff;
 mod cache;
 mod delivery;
 mod load;
+mod mix;
 mod option_value;
 mod packed;
 mod redact;
@@ -22,6 +23,7 @@ pub use cache::{
 };
 pub use delivery::Delivery;
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
+pub use mix::mix;
 pub use option_value::OptionValue;
 pub use packed::Packed;
 pub use redact::redact_values;

@@ -3,6 +3,7 @@
 //! SplitMix64: six lines, and a sequence that no dependency can change.
 
 use warmroute_types::Micros;
+pub use warmroute_types::mix;
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -52,13 +53,6 @@ impl Random {
     pub fn tokens(&mut self, median: f64, sigma: f64, least: u32, most: u32) -> u32 {
         (self.log_normal(median, sigma).round() as u32).clamp(least, most)
     }
-}
-
-/// Spreads a number over 64 bits (SplitMix64's finalizer).
-pub fn mix(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
 }
 
 #[cfg(test)]

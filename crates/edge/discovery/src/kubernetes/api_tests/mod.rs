@@ -50,6 +50,18 @@ fn start(api: ScriptedApi, target: KubernetesTarget, timings: WatchTimings) -> W
     start_with(api, access, target, timings)
 }
 
+/// A source in the namespace of the scripted workers.
+fn serving(access: KubernetesAccess, target: KubernetesTarget) -> KubernetesSource {
+    KubernetesSource {
+        access,
+        target,
+        namespace: Some("serving".into()),
+        port: None,
+        ranks: None,
+        pool: None,
+    }
+}
+
 fn start_with(
     api: ScriptedApi,
     access: KubernetesAccess,
@@ -57,14 +69,7 @@ fn start_with(
     timings: WatchTimings,
 ) -> Watching {
     let (sender, listings) = mpsc::channel(16);
-    let source = KubernetesSource {
-        access,
-        target,
-        namespace: Some("serving".into()),
-        port: None,
-        ranks: None,
-        pool: None,
-    };
+    let source = serving(access, target);
     let watcher = Watcher { source, id: SourceId(7), listings: sender, timings };
     Watching { api, listings, task: tokio::spawn(watcher.run()) }
 }
@@ -361,16 +366,7 @@ async fn endpoints_of_a_service_are_followed() {
 async fn one_list_finds_workers_or_says_what_is_missing() {
     let api = ScriptedApi::start().await;
     let list = async |target| {
-        let access = access(&api);
-        let source = KubernetesSource {
-            access,
-            target,
-            namespace: Some("serving".into()),
-            port: None,
-            ranks: None,
-            pool: None,
-        };
-        source.list_once().await.map(|report| (report.workers.len(), report.unusable))
+        serving(access(&api), target).list_once().await.map(|report| (report.workers.len(), report.unusable))
     };
     let of_pool = || KubernetesTarget::Pool { name: "llama".into() };
     assert_eq!(list(of_pool()).await.unwrap_err(), "there is no InferencePool named llama");

@@ -223,6 +223,17 @@ fn count_removed(copies: &mut HashMap<BlockName, i64>, name: BlockName) {
     assert!(*copies >= 0, "no more often than it was stored");
 }
 
+/// Makes the calls, lets all requests finish, and checks what is left.
+fn run_to_the_end(config: Config, calls: &[Call]) {
+    let mut watched = Watched::new(config);
+    calls.iter().for_each(|call| watched.make(call));
+    watched.drain();
+    // A clear is reported with the next step, so there must be one.
+    watched.submit(request(9, 1, 1));
+    watched.drain();
+    watched.check_the_end();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -231,13 +242,7 @@ proptest! {
         config in small_config(),
         calls in prop::collection::vec(call(), 1..120),
     ) {
-        let mut watched = Watched::new(config);
-        calls.iter().for_each(|call| watched.make(call));
-        watched.drain();
-        // A clear is reported with the next step, so there must be one.
-        watched.submit(request(9, 1, 1));
-        watched.drain();
-        watched.check_the_end();
+        run_to_the_end(config, &calls);
     }
 
     #[test]
@@ -245,12 +250,7 @@ proptest! {
         config in window_config(),
         calls in prop::collection::vec(call(), 1..120),
     ) {
-        let mut watched = Watched::new(config);
-        calls.iter().for_each(|call| watched.make(call));
-        watched.drain();
-        watched.submit(request(9, 1, 1));
-        watched.drain();
-        watched.check_the_end();
+        run_to_the_end(config, &calls);
     }
 
     #[test]

@@ -8,6 +8,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 servers=$1 size=$2 blocks=$3
+# vLLM wants a cache that holds the longest prompt.
+longest=$((blocks * 8 < 32768 ? blocks * 8 : 32768))
 mkdir -p "${FLEET:?folder for logs, models and process ids}/logs"
 cd "$FLEET"
 : > pids
@@ -28,7 +30,7 @@ for i in $(seq 1 "$servers"); do
     CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((100 / servers)) setsid nohup python3 ${report[@]+"${report[@]}"} -m vllm.entrypoints.openai.api_server \
         --model "model-$size" --served-model-name m --load-format dummy --host 127.0.0.1 --port $((8100 + i)) \
         --gpu-memory-utilization "$(python3 -c "print(round(0.9 / $servers, 2))")" --num-gpu-blocks-override "$blocks" \
-        --max-model-len 32768 --max-num-batched-tokens 4096 --enforce-eager --enable-prompt-tokens-details \
+        --max-model-len "$longest" --max-num-batched-tokens 4096 --enforce-eager --enable-prompt-tokens-details \
         --kv-events-config "$events" > "logs/$i.log" 2>&1 &
     echo $! >> pids
     sleep 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # FLEET=DIR study.sh OUT STAGE...: the tables of docs/study/gpu, one OUT/STAGE.jsonl a stage, written as results come.
 #
-# fleet.sh has started four 8B servers with 6,000 blocks, with TEXTS and REPORTER. DIR has besides: warmroute (the binary), peers/smg and
+# fleet.sh has started four 8B servers with 6,000 blocks (for two-*: two 3B servers with 2,000 blocks), with TEXTS and REPORTER. DIR has besides: warmroute (the binary), peers/smg and
 # peers/vllm_router (`pip install --target`), sharegpt.jsonl and mtrag.jsonl (bench/sockets/conversations.py).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -11,6 +11,7 @@ shift
 
 ours="expected_ttft+events expected_ttft"
 peers="smg:cache_aware round_robin vllm-router:cache_aware"
+six="round_robin least_loaded:signal=waiting power_of_two session_affinity prefix_affinity:key=system weighted_score+events expected_ttft+events"
 run() { # STAGE OPTION... -- POLICY...
     local stage=$1
     shift
@@ -25,13 +26,19 @@ for stage in "$@"; do
             run tenants --system 6000 --rate 3 --secs 30 --seed 6 -- $ours cache_aware+events cache_aware product+events \
                 sticky_least_loaded+reporter least_loaded $peers ;;
         tenants-*) # The policies that matter, with another seed.
-            run tenants --system 6000 --rate 3 --secs 30 --seed "${stage#tenants-}" -- $ours cache_aware+events $peers ;;
-        sharegpt) run sharegpt --name sharegpt --conversations "$FLEET/sharegpt.jsonl" --rate 5 --secs 20 --think 1.5 --seed 6 -- \
+            run tenants --system 6000 --rate 3 --secs 30 --seed "${stage#tenants-}" -- $ours $peers sticky_least_loaded+reporter ;;
+        sharegpt) run sharegpt --name sharegpt --conversations "$FLEET/sharegpt.jsonl" --rate 5 --secs 15 --think 1.5 --seed 6 -- \
             $ours cache_aware+events $peers ;;
-        mtrag) run mtrag --name mtrag --conversations "$FLEET/mtrag.jsonl" --rate 8 --secs 20 --think 1.5 --seed 6 -- \
-            $ours cache_aware+events $peers ;;
+        mtrag) run mtrag --name mtrag --conversations "$FLEET/mtrag.jsonl" --rate 8 --secs 15 --think 1.5 --seed 6 -- \
+            $ours $peers ;;
         saturation) # Closed loop: what the fleet can serve.
-            run saturation --system 6000 --concurrency 48 --secs 25 --seed 6 -- $ours cache_aware+events product+events $peers ;;
+            run saturation --system 6000 --concurrency 48 --secs 20 --seed 6 -- $ours cache_aware+events product+events $peers ;;
+        two-chat) # Two small servers whose caches evict: chats that share system prompts, questions about passages, prompts of their own.
+            run two --name chat --system 1500 --turns 3 --think 1 --rate "${RATE:-12}" --secs 8 --seed "${SEED:-6}" -- $six ;;
+        two-rag)
+            run two --name rag --conversations "$FLEET/mtrag.jsonl" --think 1 --rate "${RATE:-10}" --secs 8 --seed "${SEED:-6}" -- $six ;;
+        two-unique)
+            run two --name unique --tenants 1 --system 0 --question 1500 --turns 1 --rate "${RATE:-25}" --secs 8 --seed "${SEED:-6}" -- $six ;;
         *) echo "no such stage: $stage" >&2; exit 2 ;;
     esac
 done

@@ -202,17 +202,17 @@ class Load:
                 messages, tokens = turns.send(answer)
             except StopIteration:
                 return
-            answer = await self.ask(messages, tokens)
+            answer = await self.ask(f"{self.o.seed}-{number}", messages, tokens)
             if answer is None:
                 return
             if not self.o.concurrency:
                 await asyncio.sleep(r.expovariate(1 / self.o.think))
 
-    async def ask(self, messages, tokens):
+    async def ask(self, session, messages, tokens):
         body = json.dumps({"model": "m", "messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": True,
                            "temperature": 0, "stream_options": {"include_usage": True}}).encode()
         head = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n").encode()
+                f"x-session-id: {session}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n").encode()
         began, first, usage, out = time.perf_counter(), None, {}, []
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 22)

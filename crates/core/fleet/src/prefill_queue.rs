@@ -1,8 +1,10 @@
 //! One worker's prefill queue: how long until the engine could start with a new prompt.
 //!
-//! Engines compute prompts in the order in which they arrive. So when a first token comes, every prompt booked before it is
+//! Engines compute prompts in the order in which they arrive. So when a first token comes, the prompts booked well before it are
 //! computed, and the next one has started. A prefill took the time since the first token before it, and the work ahead of a new
 //! prompt is the sum of what was booked, less the time that has passed. Neither needs a report from the engine.
+//!
+//! Requests that are sent at the same time reach the engine in any order: see [`REORDERED_WITHIN`].
 //!
 //! An answer that is not streamed has no first token: its prompt counts as computed when its turn has come and its expected time
 //! has passed.
@@ -79,6 +81,16 @@ struct BookedPrompt {
     is_done: bool,
 }
 
+impl BookedPrompt {
+    /// Whether this prompt is computed when the first token of `other` comes.
+    fn is_done_with(&self, other: Ticket) -> bool {
+        let was_first = self.is_done
+            || self.delivery == Delivery::Whole
+            || other.booked.since(self.ticket.booked) >= REORDERED_WITHIN;
+        self.ticket.number == other.number || (self.ticket.number < other.number && was_first)
+    }
+}
+
 impl From<&BookedPrompt> for ComputedPrompt {
     fn from(prompt: &BookedPrompt) -> ComputedPrompt {
         let report = if prompt.is_done { ReportExpected::No } else { ReportExpected::Yes };
@@ -100,6 +112,11 @@ const UNTIMED: u64 = 0;
 /// Sentinels for `begun_at`: the prompt at the head starts at the next read; it is not known whether it has started.
 const STARTS_NOW: u64 = u64::MAX;
 const UNKNOWN: u64 = u64::MAX - 1;
+
+/// A first token says nothing about prompts that were booked so little before its own: connections and the engine's tokenizer
+/// decide which of them was first in its queue. Each of them leaves with its own first token, which comes at the same time if all
+/// were computed in one step.
+const REORDERED_WITHIN: Micros = Micros::from_secs(1);
 
 /// The most computed prompts that are kept to be learned from.
 const DONE_MAX: usize = 64;
@@ -194,6 +211,11 @@ impl State {
             Some(head) if head.delivery == Delivery::Whole => STARTS_NOW,
             _ => UNKNOWN,
         }
+    }
+
+    fn contains(&self, ticket: Ticket) -> bool {
+        let by_number = |prompt: &BookedPrompt| prompt.ticket.number;
+        self.prompts.binary_search_by_key(&ticket.number, by_number).is_ok()
     }
 
     /// Marks a prompt as computed; returns its expected time.
@@ -359,21 +381,20 @@ impl PrefillQueue {
 
     fn release_streamed(&self, state: &mut State, ticket: Ticket) {
         let is_head = state.is_head(ticket);
-        self.remove(state, |number| number == ticket.number, |_| {});
+        self.remove(state, |prompt| prompt.ticket.number == ticket.number, |_| {});
         if is_head && !state.prompts.is_empty() {
             state.is_disturbed = true;
             self.begun_at.store(state.next_begun_at(), Relaxed);
         }
     }
 
-    /// A first token came: its prompt and all before it are computed, and the next one starts. `model` learns what it took with
+    /// A first token came: its prompt is computed, those well before it are too, and the next one starts. `model` learns what it took with
     /// predicted cached tokens, and again when the answers have reported theirs. Whether it has learned something.
     pub(crate) fn first_token(&self, ticket: Ticket, model: &Mutex<LatencyModel>, now: Micros) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        // A later prompt's first token came before this one: this prompt counts as computed already.
-        if state.prompts.front().is_none_or(|head| head.ticket.number > ticket.number) {
-            return false;
+        if !state.contains(ticket) {
+            return false; // It counts as computed since a later prompt's first token.
         }
         self.begun_at.store(now.0, Relaxed);
         self.has_answered.store(true, Relaxed);
@@ -381,7 +402,7 @@ impl PrefillQueue {
         let begun = std::mem::replace(&mut state.since, now);
         let mut computed = std::mem::take(&mut state.steps.computed);
         computed.clear();
-        self.remove(state, |number| number <= ticket.number, |prompt| computed.push(prompt.into()));
+        self.remove(state, |prompt| prompt.is_done_with(ticket), |prompt| computed.push(prompt.into()));
         // The head of the queue started when it was booked, or when the one before it was computed.
         let (head, behind) = if begun > ticket.booked { (0.0, 1.0) } else { (1.0, 0.0) };
         let mut position = FeatureVector::default();
@@ -444,11 +465,11 @@ impl PrefillQueue {
     fn remove(
         &self,
         state: &mut State,
-        is_out: impl Fn(u64) -> bool,
+        is_out: impl Fn(&BookedPrompt) -> bool,
         mut removed: impl FnMut(&BookedPrompt),
     ) {
         state.prompts.retain(|prompt| {
-            let is_out = is_out(prompt.ticket.number);
+            let is_out = is_out(prompt);
             if is_out {
                 self.booked_us.fetch_sub(prompt.us, Relaxed);
                 removed(prompt);

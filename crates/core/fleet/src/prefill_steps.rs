@@ -22,7 +22,7 @@ const WAITING_MAX: usize = 1_024;
 #[derive(Debug, Default)]
 pub(crate) struct PendingSteps {
     steps: VecDeque<PendingStep>,
-    /// Prompts of those steps whose answers have not ended, in the order of their tickets.
+    /// Prompts of those steps whose answers have not ended, in the order of their steps.
     prompts: VecDeque<PendingPrompt>,
     next_step: u64,
     /// Memory for the prompts of the step at hand, kept between steps.
@@ -70,7 +70,7 @@ struct PendingPrompt {
 
 impl PendingSteps {
     /// First tokens have come. `took` is since the step began, and `position` the part of the features that belongs to the step as
-    /// a whole. Prompts are in the order of their tickets.
+    /// a whole.
     pub(crate) fn observe(
         &mut self,
         prompts: &[ComputedPrompt],
@@ -130,7 +130,7 @@ impl PendingSteps {
 
     /// An answer has ended; what its engine reported of its prompt, if it did.
     pub(crate) fn report(&mut self, ticket: u64, prompt: Option<ObservedPrompt>) {
-        let Ok(at) = self.prompts.binary_search_by_key(&ticket, |prompt| prompt.ticket) else { return };
+        let Some(at) = self.prompts.iter().position(|prompt| prompt.ticket == ticket) else { return };
         let Some(PendingPrompt { step, features, .. }) = self.prompts.remove(at) else { return };
         let Ok(at) = self.steps.binary_search_by_key(&step, |step| step.number) else { return };
         let step = &mut self.steps[at];

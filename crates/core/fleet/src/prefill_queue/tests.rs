@@ -39,13 +39,13 @@ fn what_is_booked_lies_ahead_until_it_is_computed() {
 }
 
 #[test]
-fn a_first_token_shows_that_all_before_it_are_done() {
+fn a_first_token_shows_that_all_well_before_it_are_done() {
     let queue = PrefillQueue::default();
     let unheard = book(&queue, 5_000, Micros(0));
-    let heard = book(&queue, 100, Micros(0));
-    first_token(&queue, heard, Micros(200_000));
+    let heard = book(&queue, 100, REORDERED_WITHIN);
+    first_token(&queue, heard, Micros(1_200_000));
     assert_eq!(
-        queue.forecast(Micros(200_000)),
+        queue.forecast(Micros(1_200_000)),
         QueueForecast {
             idle: Micros(200_000),
             relative_latency: 1.0,
@@ -53,15 +53,31 @@ fn a_first_token_shows_that_all_before_it_are_done() {
             ..QueueForecast::default()
         }
     );
-    let next = book(&queue, 100, Micros(300_000));
-    let batch = first_token(&queue, next, Micros(310_000)).unwrap();
+    let next = book(&queue, 100, Micros(1_300_000));
+    let batch = first_token(&queue, next, Micros(1_310_000)).unwrap();
     assert_eq!(
         (batch.features[2], batch.took_ms),
-        (5.1, 200.0),
+        (5.1, 1_200.0),
         "the unheard one's tokens took their part of it"
     );
     queue.release(unheard);
-    assert_eq!(queue.forecast(Micros(200_000)).queue_ms, 0.0, "released once");
+    assert_eq!(queue.forecast(Micros(1_400_000)).queue_ms, 0.0, "released once");
+}
+
+#[test]
+fn a_burst_that_the_engine_computes_in_another_order_stays_ahead_until_it_is_computed() {
+    let queue = PrefillQueue::default();
+    let burst: Vec<Ticket> = (0..16).map(|n| book(&queue, 4_000, Micros(n * 100))).collect();
+    // The last request was the engine's first.
+    for (n, &ticket) in burst.iter().rev().enumerate() {
+        let at = Micros(100_000 * (n as u64 + 1));
+        let step = first_token(&queue, ticket, at);
+        let (left, forecast) = (15 - n, queue.forecast(at));
+        assert_eq!((forecast.prompts as usize, forecast.queue_ms), (left, 100.0 * left as f32));
+        if let Some(step) = step {
+            assert_eq!((step.features[2], step.took_ms), (4.0, 100.0), "each is a step of its own");
+        }
+    }
 }
 
 #[test]
@@ -76,16 +92,16 @@ fn prompts_of_one_step_are_learned_from_together() {
 }
 
 #[test]
-fn a_first_token_that_was_overtaken_says_nothing() {
+fn a_first_token_that_comes_long_after_a_later_prompts_says_nothing() {
     let queue = PrefillQueue::default();
-    let (slow, fast) = (book(&queue, 5_000, Micros(0)), book(&queue, 100, Micros(0)));
-    first_token(&queue, fast, Micros(100_000));
-    let next = book(&queue, 1_000, Micros(100_000));
-    let before = queue.forecast(Micros(110_000));
-    assert!(first_token(&queue, slow, Micros(110_000)).is_none());
-    assert_eq!(queue.forecast(Micros(110_000)), before, "the running prefill did not start over");
-    let batch = first_token(&queue, next, Micros(125_000)).unwrap();
-    assert_eq!((batch.features[2], batch.took_ms), (5.1, 100.0), "the two are learned from once");
+    let (slow, fast) = (book(&queue, 5_000, Micros(0)), book(&queue, 100, Micros(1_000_000)));
+    first_token(&queue, fast, Micros(1_100_000));
+    let next = book(&queue, 1_000, Micros(1_100_000));
+    let before = queue.forecast(Micros(1_110_000));
+    assert!(first_token(&queue, slow, Micros(1_110_000)).is_none());
+    assert_eq!(queue.forecast(Micros(1_110_000)), before, "the running prefill did not start over");
+    let batch = first_token(&queue, next, Micros(1_125_000)).unwrap();
+    assert_eq!((batch.features[2], batch.took_ms), (5.1, 1_100.0), "the two are learned from once");
 }
 
 #[test]

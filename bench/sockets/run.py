@@ -108,7 +108,10 @@ class Router:
                     file.write('kv-events = { endpoint = "off" }\n')
                 elif source and "events" in worker:
                     file.write(f'kv-events = {{ endpoint = "{worker["events"]}", replay = "{worker["replay"]}", topic = "" }}\n')
+        # The lab's `key` is an option of its own in production.
+        policy, _, key = policy.partition(":key=")
         flags = ["--model-path", fleet.model_path] if source else ["--kv-events", "off"]
+        flags += ["--prefix-key", key] if key else []
         admin = REPORTER_PORT if source == "reporter" else 0
         log = open(os.path.join(o.logs, f"{name}.log"), "w") if o.logs else subprocess.DEVNULL
         self.process = Process(o.warmroute, "serve", "--config", config, "--host", "127.0.0.1", "--port", 0, "--admin-port", admin,

@@ -338,7 +338,6 @@ impl Fleet {
 
     /// Resets what is known about the worker's cache.
     pub fn forget_cache(&self, worker: WorkerId) {
-        self.queue(worker).forget_answers();
         self.load(worker).cache_belief.revise(CacheBelief::reset);
     }
 

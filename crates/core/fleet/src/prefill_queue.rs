@@ -10,7 +10,7 @@
 //! has passed.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use warmroute_types::{Delivery, Micros};
@@ -49,8 +49,6 @@ pub(crate) struct PrefillQueue {
     booked_at: AtomicU64,
     /// Tokens of the worker's KV cache; 0 until it is known.
     kv_tokens: AtomicU64,
-    /// Whether a first token has come from the worker since [`PrefillQueue::forget_answers`].
-    has_answered: AtomicBool,
     /// Prompts that wait in the engine by its last report, less those that were booked here.
     external_waiting: AtomicU32,
     state: Mutex<State>,
@@ -162,9 +160,6 @@ pub struct QueueForecast {
     pub relative_latency: f32,
     /// Which latency model is the worker's: see [`Fleet::prefill_cost`](crate::Fleet::prefill_cost).
     pub kind: u8,
-    /// Whether a first token has come since the engine's events are followed. Until then what it reports is a replay of the past, and
-    /// an idle engine publishes a reset of its cache only with its next step.
-    pub has_answered: bool,
     /// Prompts from other clients of the engine that waited there when it last reported.
     pub external_waiting: u32,
 }
@@ -247,7 +242,6 @@ impl Default for PrefillQueue {
             quiet_since: AtomicU64::new(u64::MAX),
             booked_at: AtomicU64::new(0),
             kv_tokens: AtomicU64::new(0),
-            has_answered: AtomicBool::new(false),
             external_waiting: AtomicU32::new(0),
             state: Mutex::new(State::new()),
         }
@@ -274,7 +268,6 @@ impl PrefillQueue {
             idle: since(&self.booked_at),
             relative_latency: self.relative_latency(now),
             kind: self.kind(),
-            has_answered: self.has_answered.load(Relaxed),
             external_waiting: self.external_waiting.load(Relaxed),
             kv_tokens: Some(self.kv_tokens.load(Relaxed)).filter(|&tokens| tokens > 0),
         }
@@ -397,7 +390,6 @@ impl PrefillQueue {
             return false; // It counts as computed since a later prompt's first token.
         }
         self.begun_at.store(now.0, Relaxed);
-        self.has_answered.store(true, Relaxed);
         state.last_first_token = now;
         let begun = std::mem::replace(&mut state.since, now);
         let mut computed = std::mem::take(&mut state.steps.computed);
@@ -514,14 +506,8 @@ impl PrefillQueue {
         state.prompts.reserve(PROMPTS_USUAL);
         state.steps.reserve(STEPS_USUAL);
         self.kind.store(kind, Relaxed);
-        self.forget_answers();
         self.publish_latency(&state, Micros(UNTIMED));
         self.set_kv_tokens(0);
-    }
-
-    /// The engine's events are read from the beginning: what they say is confirmed by the next first token.
-    pub(crate) fn forget_answers(&self) {
-        self.has_answered.store(false, Relaxed);
     }
 
     /// The worker serves another model now: what it took so far was of the old one.

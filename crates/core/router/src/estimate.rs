@@ -5,7 +5,7 @@
 
 use warmroute_fleet::{PrefillCost, PrefillFeatures, QueueForecast, WorkerLoadView};
 use warmroute_policy::Estimate;
-use warmroute_types::{CacheView, Micros};
+use warmroute_types::Micros;
 
 /// The estimate of a request on one worker.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +43,7 @@ impl WorkerEstimate {
         at: EstimateTime,
     ) -> WorkerEstimate {
         let features = features(load, forecast, found);
-        let prefill_ms = forecast.relative_latency * expected_ms(cost, &features, load, forecast);
+        let prefill_ms = forecast.relative_latency * cost.prefill_ms(&features);
         let estimate = Estimate {
             queue_ms: forecast.queue_ms + external_ms(load, forecast, at, prefill_ms),
             prefill_ms,
@@ -56,25 +56,6 @@ impl WorkerEstimate {
             idle: forecast.idle,
         };
         WorkerEstimate { features, estimate }
-    }
-}
-
-/// Probability that a replayed event is out of date before the engine's next answer confirms it. Any value
-/// above 0 prefers confirmed workers among those with similar overlaps.
-const STALE_REPLAY: f32 = 0.25;
-
-/// The expected prefill time, allowing for out-of-date reports.
-#[inline]
-fn expected_ms(
-    cost: &PrefillCost,
-    features: &PrefillFeatures,
-    load: &WorkerLoadView,
-    forecast: &QueueForecast,
-) -> f32 {
-    let reported_ms = cost.prefill_ms(features);
-    match load.view == CacheView::Presumed || forecast.has_answered || features.cached_tokens == 0 {
-        true => reported_ms,
-        false => reported_ms + STALE_REPLAY * (cost.prefill_ms(&features.cold()) - reported_ms),
     }
 }
 

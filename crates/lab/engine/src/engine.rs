@@ -170,6 +170,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Takes the events that wait for the next step, as a step that computes nothing publishes them.
+    pub fn take_held_events(&mut self, happened: &mut Vec<Happened>) {
+        happened.append(&mut self.step.happened);
+    }
+
     /// Forgets everything, including running sequences and counters, as a killed and restarted process does. There is
     /// no event for it. Ids are not reused.
     pub fn restart(&mut self) {

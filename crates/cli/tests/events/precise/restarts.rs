@@ -34,6 +34,20 @@ fn a_restarted_engines_cache_is_cleared_at_once_and_no_other() {
 }
 
 #[test]
+fn a_router_that_joins_after_a_reset_learns_of_it_before_the_first_request() {
+    let mut cluster = Cluster::new("model-joins-after-reset", 1, &[], &[]);
+    cluster.ask(&conversation(0, 3));
+    cluster.settle();
+    // The engine is idle, so it publishes the reset only with its next step; its replay says that all is cached.
+    assert_eq!(post(cluster.engines[0].url(), "/reset_prefix_cache", "{}").status, 200);
+    let folder = format!("{}/model-joins-after-reset", env!("CARGO_TARGET_TMPDIR"));
+    cluster.gateway = Gateway::start(&[cluster.engines[0].url()], &["--model-path", &folder]);
+    cluster.wait_for_view("reported");
+    let asked = Prediction::of(&chat(&cluster.gateway, &conversation(0, 3)));
+    assert_eq!((asked.predicted, asked.cached), (0, 0), "{asked:?}");
+}
+
+#[test]
 fn without_a_replay_a_lost_connection_is_uncertain_until_the_first_event() {
     let mut cluster = Cluster::without_events("model-restart-without-events", 1, &[], &[]);
     eventually("its events can be read", || cluster.gateway.workers()[0]["events"].is_object().then_some(()));

@@ -46,12 +46,7 @@ fn a_first_token_shows_that_all_well_before_it_are_done() {
     first_token(&queue, heard, Micros(1_200_000));
     assert_eq!(
         queue.forecast(Micros(1_200_000)),
-        QueueForecast {
-            idle: Micros(200_000),
-            relative_latency: 1.0,
-            has_answered: true,
-            ..QueueForecast::default()
-        }
+        QueueForecast { idle: Micros(200_000), relative_latency: 1.0, ..QueueForecast::default() }
     );
     let next = book(&queue, 100, Micros(1_300_000));
     let batch = first_token(&queue, next, Micros(1_310_000)).unwrap();

@@ -16,7 +16,7 @@ use warmroute_events::{
 use warmroute_fleet::Worker;
 use warmroute_gateway::{Gateway, PromptFormat};
 use warmroute_router::Change;
-use warmroute_tokens::parity::PresumedApi;
+use warmroute_tokens::parity::{ConversionEndpoint, PresumedApi};
 use warmroute_types::CacheCapacity;
 use warmroute_wire::Dialer;
 
@@ -28,6 +28,9 @@ use super::reasons::{EventPublisher, ViewReason};
 
 /// Interval between polls of an engine that is polled.
 const POLL_EVERY: Duration = Duration::from_millis(100);
+
+/// How long one token may take. An engine that needs longer is busy, and publishes its events anyway.
+const STEP_WAIT: Duration = Duration::from_secs(2);
 
 /// What following needs, shared by all engines.
 pub struct FollowContext {
@@ -160,9 +163,30 @@ pub async fn find(
             "requests of this API are not compared with KV events"
         );
     }
+    if let Delivery::Streams(sources) = &delivery {
+        publish_held_events(context, &engine, &card.id, sources).await;
+    }
     let names = cards.iter().map(|card| card.id.clone()).collect();
     let format = PromptFormat { names, fingerprint, matching, presumed_apis };
     Ok(Finding { engine, format, delivery })
+}
+
+/// Has an engine that can replay its events take a step, by asking it for one token. vLLM publishes events with steps only: an
+/// idle one whose cache was reset has not said so, and its replay would describe blocks that are gone.
+async fn publish_held_events(context: &FollowContext, engine: &Engine, model: &str, sources: &[EventSource]) {
+    if sources.iter().all(|source| source.replay.is_none()) || engine.version().await.is_none() {
+        return;
+    }
+    let body = serde_json::json!({ "model": model, "prompt": ".", "max_tokens": 1 });
+    // A connection of its own: one that is given up in the middle of an answer cannot be used again.
+    let once = Engine::new(&engine.url, &context.dialer);
+    for _ in sources {
+        let answer = tokio::time::timeout(STEP_WAIT, once.post("/v1/completions", &body)).await;
+        if !matches!(answer, Ok(Ok(_))) {
+            tracing::debug!(worker = engine.url, "no token to have held events published: {answer:?}");
+            return;
+        }
+    }
 }
 
 /// How an engine's events arrive, as configured or as the engine says.

@@ -9,7 +9,7 @@ use super::Simulation;
 use crate::session::Session;
 
 impl<S: Iterator<Item = Session>> Simulation<'_, S> {
-    /// Start of the next session: its own time, or now if a client of the closed loop is free.
+    /// Start of the next session: its own time, or now if a client of the closed loop is free and the run has begun.
     pub(super) fn next_arrival(&mut self) -> Option<Micros> {
         let starts = self.sessions.peek().map(|session| session.starts);
         let Some(clients) = self.config.concurrency else { return starts };
@@ -19,6 +19,6 @@ impl<S: Iterator<Item = Session>> Simulation<'_, S> {
         if starts.is_none() {
             self.saturated.get_or_insert(self.now);
         }
-        starts.map(|_| self.now)
+        starts.map(|_| self.now.max(self.began))
     }
 }

@@ -12,6 +12,9 @@ use crate::session::Session;
 /// Requests that engines serve before the run.
 const HISTORY_REQUESTS: usize = 300;
 
+/// Time that new routers have to read the engines' replayed events before the first request comes: they are not ready before.
+const CATCH_UP: Micros = Micros::from_secs(1);
+
 /// Lets the engines serve the beginning of the same traffic, spread over all of them, so that many replayed blocks are requested
 /// again. Then runs the sessions with new routers.
 pub(super) fn run(config: &Config, rule: &Rule, sessions: Vec<Session>) -> Outcome {
@@ -37,17 +40,17 @@ fn beginning(sessions: &[Session]) -> &[Session] {
 
 impl<S: Iterator<Item = Session>> Simulation<'_, S> {
     /// Replaces the routers by new ones with another rule, keeps the engines and their caches, and starts the
-    /// sessions now.
+    /// sessions when the routers are ready.
     fn with_new_routers<'b, T: Iterator<Item = Session>>(
         self,
         config: &'b Config,
         rule: &Rule,
         sessions: T,
     ) -> Simulation<'b, impl Iterator<Item = Session> + use<'b, T, S>> {
-        let now = self.now;
-        let later = move |session: Session| Session { starts: session.starts + now, ..session };
+        let (now, began) = (self.now, self.now + CATCH_UP);
+        let later = move |session: Session| Session { starts: session.starts + began, ..session };
         let mut simulation = Simulation::new(config, rule, sessions.map(later).peekable());
-        (simulation.now, simulation.began) = (now, now);
+        (simulation.now, simulation.began) = (now, began);
         (simulation.nodes, simulation.streams) = (self.nodes, self.streams);
         (simulation.directory, simulation.transit) = (self.directory, self.transit);
         simulation.nodes.iter_mut().for_each(Node::begin_run);
@@ -57,6 +60,10 @@ impl<S: Iterator<Item = Session>> Simulation<'_, S> {
         for node in 0..simulation.nodes.len() {
             let engine = &config.fleet[node];
             simulation.routers.iter_mut().for_each(|router| router.join(node, engine, now));
+            // A router asks for one token before it reads a replay, so that an idle engine publishes its reset.
+            let mut held = Vec::new();
+            simulation.nodes[node].engine.take_held_events(&mut held);
+            simulation.send_changes(node, &held);
             simulation.connect(node);
         }
         let ticks = now.0 / simulation.tick_interval().0 + 1;

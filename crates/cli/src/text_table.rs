@@ -14,7 +14,8 @@ const ADDRESS_WIDTH_MIN: usize = 20;
 pub enum ColumnKind {
     Left,
     Right,
-    /// Aligned to the left. Addresses that are too long lose their scheme and then their start, because their ends differ.
+    /// Aligned to the left. Where the table is too wide, all addresses lose their scheme, and then long ones their start,
+    /// because their ends differ.
     Address,
 }
 
@@ -54,7 +55,22 @@ impl<const N: usize> TextTable<'_, N> {
             return lines;
         }
         let heads = self.columns.map(|column| column.short_head);
-        self.whole(&heads, width).unwrap_or_else(|| self.narrowed(&heads, width))
+        if let Some(lines) = self.whole(&heads, width) {
+            return lines;
+        }
+        let bare = self.without_schemes();
+        bare.whole(&heads, width).unwrap_or_else(|| bare.narrowed(&heads, width))
+    }
+
+    /// The same table with addresses such as `10.0.0.1:8000`.
+    fn without_schemes(&self) -> TextTable<'_, N> {
+        let bare = |row: &[String; N]| {
+            std::array::from_fn(|index| match self.columns[index].kind {
+                ColumnKind::Address => row[index].rsplit("://").next().unwrap_or_default().to_owned(),
+                ColumnKind::Left | ColumnKind::Right => row[index].clone(),
+            })
+        };
+        TextTable { columns: self.columns, rows: self.rows.iter().map(bare).collect() }
     }
 
     /// All columns in full, if they fit.
@@ -115,10 +131,6 @@ fn total(widths: &[Option<usize>]) -> usize {
 }
 
 fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    let text = text.split_once("://").map_or(text, |(_, address)| address);
     let len = text.chars().count();
     if len <= width {
         return text.to_owned();
@@ -159,11 +171,11 @@ mod tests {
                 "http://10.20.30.40:8000 ready        12       9",
             ),
             (40, "worker                  state flight run", "http://10.20.30.40:8000 ready     12   9"),
-            (37, "worker               state flight run", "10.20.30.40:8000     ready     12   9"),
-            (36, "worker                  state flight", "http://10.20.30.40:8000 ready     12"),
-            (28, "worker                 state", "10.20.30.40:8000       ready"),
+            (39, "worker           state flight run", "10.20.30.40:8000 ready     12   9"),
+            (32, "worker           state flight", "10.20.30.40:8000 ready     12"),
+            (28, "worker           state", "10.20.30.40:8000 ready"),
             (18, "worker       state", "….30.40:8000 ready"),
-            (4, "stat", "read"),
+            (4, " sta", " rea"),
         ] {
             let lines = table().lines(width);
             assert!(lines.iter().all(|line| line.chars().count() <= width), "{width}: {lines:#?}");
@@ -176,10 +188,9 @@ mod tests {
     }
 
     #[test]
-    fn long_addresses_lose_their_scheme_and_then_their_start() {
-        assert_eq!(cut("http://engine", 13), "http://engine");
-        assert_eq!(cut("http://engine", 8), "engine");
-        assert_eq!(cut("http://engine", 4), "…ine");
-        assert_eq!(cut("http://engine", 0), "");
+    fn long_addresses_lose_their_start() {
+        assert_eq!(cut("engine", 6), "engine");
+        assert_eq!(cut("engine", 4), "…ine");
+        assert_eq!(cut("engine", 0), "");
     }
 }

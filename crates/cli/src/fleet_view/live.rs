@@ -240,9 +240,12 @@ fn chart(values: &VecDeque<u64>, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
     use std::time::Instant;
 
     use super::*;
+
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
     fn reading(workers: usize, requests: f64) -> FleetReading {
         let worker = |number: usize| {
@@ -257,7 +260,8 @@ mod tests {
             worker
         };
         FleetReading {
-            at: Instant::now(),
+            // A second for each request of a worker.
+            at: *START + Duration::from_secs_f64(requests),
             readiness: "ready".to_owned(),
             workers: (0..workers).map(worker).collect(),
         }
@@ -281,19 +285,19 @@ mod tests {
         screen.take(Message::Read(Box::new(Ok((reading(200, 5.0), Vec::new())))));
         screen.take(Message::Read(Box::new(Ok((reading(200, 6.0), Vec::new())))));
         let lines = drawn(&screen, 100, 20);
-        assert!(lines[0].starts_with("ready: 199/200 workers, 0 in flight"), "{}", lines[0]);
-        assert_eq!(lines[2], "█", "requests since the first reading");
+        assert!(lines[0].starts_with("ready: 199"), "{}", lines[0]);
+        assert_eq!(lines[1], "█", "requests since the first reading");
         assert!(
-            lines[4].starts_with("worker") && lines[5].starts_with("http://10.0.0.000:8000"),
+            lines[3].starts_with("worker") && lines[4].starts_with("http://10.0.0.000:8000"),
             "{lines:#?}"
         );
         assert!(lines[19].starts_with("1-15 of 200   q quit   w f u s sort by worker"), "{}", lines[19]);
         assert_eq!(press(&mut screen, Key::Letter('u')), Wish::GoOn);
-        assert!(drawn(&screen, 100, 20)[5].starts_with("http://10.0.0.199:8000"));
+        assert!(drawn(&screen, 100, 20)[4].starts_with("http://10.0.0.199:8000"));
         press(&mut screen, Key::Down);
-        assert!(drawn(&screen, 100, 20)[5].starts_with("http://10.0.0.198:8000"));
+        assert!(drawn(&screen, 100, 20)[4].starts_with("http://10.0.0.198:8000"));
         (0..300).for_each(|_| _ = press(&mut screen, Key::Down));
-        assert!(drawn(&screen, 100, 20)[5].starts_with("http://10.0.0.000:8000"), "the last row stays");
+        assert!(drawn(&screen, 100, 20)[4].starts_with("http://10.0.0.000:8000"), "the last row stays");
         assert_eq!(press(&mut screen, Key::Quit), Wish::Quit);
     }
 
@@ -330,9 +334,9 @@ mod tests {
         let heads = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
         let usual = drawn(&screen, 80, 24);
         assert!(usual[0].ends_with(" requests/s"), "{}", usual[0]);
-        assert_eq!(heads(&usual[3]), "worker state view flight wait KV % queue ms hit % share %");
-        assert_eq!(heads(&usual[4]), "10.0.0.000:8000 ready presumed 0 - - 0 - 25");
-        assert_eq!(heads(&usual[14]), "ago worker reason tokens % expected observed");
+        assert_eq!(heads(&usual[3]), "worker state view flight wait run KV % queue ms hit % share %");
+        assert_eq!(heads(&usual[4]), "10.0.0.000:8000 ready presumed 0 - - - 0 - 25");
+        assert_eq!(heads(&usual[14]), "ago request worker reason tokens % expected observed");
         assert_eq!(usual[23], FOOTERS[0]);
         let wide = drawn(&screen, 200, 60);
         assert_eq!(
@@ -340,9 +344,9 @@ mod tests {
             "worker state view in flight waiting running KV % queue ms hit % share %"
         );
         let small = drawn(&screen, 40, 10);
-        assert_eq!(heads(&small[1]), "worker state flight");
-        assert_eq!(heads(&small[5]), "10.0.0.003:8000 ready 0", "every worker is shown");
-        assert_eq!(heads(&small[7]), "ago worker expected observed");
+        assert_eq!(heads(&small[1]), "worker state flight hit %");
+        assert_eq!(heads(&small[5]), "10.0.0.003:8000 ready 0 -", "every worker is shown");
+        assert_eq!(heads(&small[7]), "ago worker % expected observed");
         assert_eq!(small[9], FOOTERS[1]);
     }
 }

@@ -257,7 +257,11 @@ mod tests {
         let all = combinations(&ranges);
         assert_eq!(all.len(), 6);
         assert_eq!(all[0], [1.0, 4.0]);
-        for (bad, why) in [("rate", "NAME=VALUES"), ("size=1", "known are"), ("rate=1,x", "no number")] {
+        assert_eq!(Range::parse("kv-tokens=200k,1M").unwrap().values, [200_000.0, 1_000_000.0]);
+        assert_eq!(Range::parse("lag=50,1s").unwrap().values, [50.0, 1_000.0]);
+        for (bad, why) in
+            [("rate", "NAME=VALUES"), ("size=1", "known are"), ("rate=1,x", "`x`"), ("lag=1x", "`1x`")]
+        {
             assert!(Range::parse(bad).unwrap_err().to_string().contains(why), "{bad}");
         }
     }

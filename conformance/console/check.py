@@ -175,6 +175,13 @@ def narrow_window(browser):
         page.wait("document.querySelectorAll('#rows li').length > 3")
         wide = page.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 360, f"the page is {wide} pixels wide in a window of 360"
+        page.page.locator("#pause").click()
+        page.page.locator("#rows li").first.click()
+        page.wait("document.querySelectorAll('#drawer .cand .w').length === 4")
+        # Addresses of this machine fit; longer ones are cut at their start, because their ends differ.
+        cut = page.page.evaluate("[...document.querySelectorAll('#drawer .cand .w')].filter((w) => w.scrollWidth > w.clientWidth).length")
+        assert cut == 0, f"{cut} addresses of candidates are cut"
+        assert page.page.evaluate("getComputedStyle(document.querySelector('#drawer .cand .w')).direction") == "rtl"
         is_clean(page)
         page.close()
 

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use warmroute_engine::Profile;
 use warmroute_replica::{Endpoint, EventEncoding, UsageDetails};
+use warmroute_types::BadQuantity;
 
 use crate::lab::LabArgs;
 use crate::options::named::named;
-use crate::options::{Options, Secret, Switch};
+use crate::options::quantity::{Millis, Secs, count};
+use crate::options::{OnOff, Options, Secret};
 
 /// Cache-aware router for LLM engines: sends each request to the worker where its first token will come soonest
 #[derive(Parser)]
@@ -58,7 +60,8 @@ Every option is also a key of the configuration file, in the table named after i
 variable: WARMROUTE_ and its name. Flags override the environment, and the environment overrides the file.
 
 A TIME is a number in the unit that the option's name ends with, or has its own unit: 500ms, 2s, 10m, 1h. \
-A SIZE is a number of bytes, or has a unit: 16MB, 16MiB. If a flag is repeated, the last one counts.
+A SIZE is a number of bytes, or has a unit: 16MB, 16MiB. Numbers of TOKENS, REQUESTS and the like may end with k, M or G: \
+500k. If a flag is repeated, the last one counts.
 
 Examples:
   warmroute serve http://10.0.0.1:8000 http://10.0.0.2:8000
@@ -100,16 +103,16 @@ pub struct EngineArgs {
     #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
     /// Tokens per KV block
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, value_name = "TOKENS", value_parser = count::<u32>, default_value_t = 16)]
     pub block_size: u32,
     /// Tokens in the KV cache [default: what fits on the profile's GPU]
-    #[arg(long)]
+    #[arg(long, value_name = "TOKENS", value_parser = count::<u64>)]
     pub kv_tokens: Option<u64>,
     /// Tokens that half of the layers see: a second KV cache group with sliding-window attention; 0 is none
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "TOKENS", value_parser = count::<u32>, default_value_t = 0)]
     pub sliding_window: u32,
     /// Tokens of host memory behind each rank's KV cache, for evicted blocks; 0 is none
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "TOKENS", value_parser = count::<u64>, default_value_t = 0)]
     pub host_kv_tokens: u64,
     /// Gigabytes per second from host memory to the GPU
     #[arg(long, default_value_t = 25.0)]
@@ -123,9 +126,9 @@ pub struct EngineArgs {
     /// Adapters in memory at a time, as vLLM's --max-loras
     #[arg(long, default_value_t = 1)]
     pub adapter_slots: usize,
-    /// Milliseconds to load an adapter that is not in memory
-    #[arg(long, value_name = "MS", default_value_t = 0)]
-    pub adapter_load_ms: u64,
+    /// Time to load an adapter that is not in memory, such as 2s; a plain number is in milliseconds
+    #[arg(long, value_name = "TIME", default_value = "0")]
+    pub adapter_load_ms: Millis,
     /// Report cached prompt tokens in usage, as vLLM does with --enable-prompt-tokens-details
     #[arg(long, value_parser = named::<UsageDetails>(), default_value = "on")]
     pub prompt_tokens_details: UsageDetails,
@@ -157,7 +160,7 @@ pub struct DemoArgs {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub engines: u16,
     /// Number of conversations in the workload, with four turns each
-    #[arg(long, default_value_t = 144, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 144, value_parser = conversations)]
     pub conversations: u32,
     /// Engine seconds per second: 10 runs ten times as fast
     #[arg(long, default_value_t = 1.0)]
@@ -174,6 +177,12 @@ pub struct DemoArgs {
     /// Run no workload: keep the gateway and the engines running, and print their addresses
     #[arg(long)]
     pub keep: bool,
+}
+
+/// A number of conversations that a demo can run.
+fn conversations(text: &str) -> Result<u32, BadQuantity> {
+    let expected = BadQuantity("expected a number from 1 to 10000");
+    count(text).ok().filter(|count| (1..=10_000).contains(count)).ok_or(expected)
 }
 
 /// `warmroute check`.
@@ -210,8 +219,8 @@ pub struct DoctorArgs {
     #[arg(long, short, value_name = "FILE", env = "WARMROUTE_CONFIG", hide_env = true)]
     pub config: Option<PathBuf>,
     /// Send each worker a short prompt twice, for one token each; only that shows which numbers it reports
-    #[arg(long, value_enum, default_value = "on")]
-    pub requests: Switch,
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    pub requests: OnOff,
     /// The options that `serve` would get
     #[command(flatten)]
     pub options: Options,
@@ -270,9 +279,9 @@ pub struct StatusArgs {
     /// The gateway.
     #[command(flatten)]
     pub gateway: GatewayArgs,
-    /// Seconds to wait until the gateway is ready
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    pub wait: u64,
+    /// How long to wait until the gateway is ready, such as 1500ms or 2m; a plain number is in seconds
+    #[arg(long, value_name = "TIME", default_value = "0")]
+    pub wait: Secs,
     /// Print a JSON object with every worker instead of a line
     #[arg(long)]
     pub json: bool,
@@ -287,9 +296,9 @@ pub struct TopArgs {
     /// Print the table once, with totals since the gateway started
     #[arg(long)]
     pub once: bool,
-    /// Seconds between two readings
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
-    pub interval: f64,
+    /// Time between two readings, such as 500ms; a plain number is in seconds
+    #[arg(long, value_name = "TIME", default_value = "2")]
+    pub interval: Secs,
 }
 
 /// `warmroute completions`.
@@ -317,5 +326,37 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    /// Parses a command line of this program.
+    fn parsed(line: &str) -> Result<clap::ArgMatches, String> {
+        super::Cli::command().try_get_matches_from(line.split(' ')).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_subcommand_takes_units() {
+        for line in [
+            "warmroute status --wait 1500ms",
+            "warmroute top --interval 500ms",
+            "warmroute engine --kv-tokens 500k --host-kv-tokens 1.5M --sliding-window 4k --adapter-load-ms 2s",
+            "warmroute demo --conversations 1k",
+            "warmroute serve --worker-kv-tokens 500k --queue-size 2k --rate-limit-tokens-per-minute 1.5M",
+            "warmroute serve --max-concurrent-requests 1k --max-client-connections 20k --prefix-token-count 1k",
+            "warmroute serve --continue-streams=128k --max-tree-size 1GiB --ttft-budget-ms 2s",
+            "warmroute lab simulate --workload b2b --requests 10k --kv-tokens 300k --event-lag-ms 1s --network-ms 200us",
+            "warmroute lab simulate --workload b2b --share-delay-ms 5ms --share-cut 1m..90s --incident fail:3@2m",
+            "warmroute lab drive --url http://a --workload b2b --concurrency 2 --duration 2m --slo-ttft-ms 2s",
+        ] {
+            parsed(line).unwrap();
+        }
+        for (line, flag) in [
+            ("warmroute status --wait soon", "--wait <TIME>"),
+            ("warmroute engine --kv-tokens 1.5", "--kv-tokens <TOKENS>"),
+            ("warmroute demo --conversations 20k", "--conversations <CONVERSATIONS>"),
+            ("warmroute lab bounds --workload b2b --think-s 1x", "--think-s <TIME>"),
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains(flag) && error.contains("expected a"), "{line}: {error}");
+        }
     }
 }

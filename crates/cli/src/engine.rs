@@ -11,6 +11,7 @@ use warmroute_replica::{Config, EventsConfig, PublisherMode, Tokenizer, serve, w
 
 use crate::args::EngineArgs;
 use crate::lab::host_tier;
+use crate::options::quantity::Millis;
 use crate::output::print_line;
 use crate::runtime::runtime;
 
@@ -47,7 +48,9 @@ fn config(args: &EngineArgs) -> anyhow::Result<Config> {
     config.engine.host = host_tier(args.host_kv_tokens, args.host_gbps)?;
     config.model = args.model.clone().unwrap_or(config.model);
     config.adapters = args.adapters.clone();
-    (config.adapter_slots, config.adapter_load_ms) = (args.adapter_slots, args.adapter_load_ms);
+    let Millis(adapter_load) = args.adapter_load_ms;
+    config.adapter_load_ms = u64::try_from(adapter_load.as_millis()).unwrap_or(u64::MAX);
+    config.adapter_slots = args.adapter_slots;
     config.speed = args.speed;
     config.ranks = args.ranks;
     config.usage_details = args.prompt_tokens_details;

@@ -34,6 +34,7 @@ mod plan;
 mod runtime;
 mod security;
 mod serve;
+mod text_table;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -28,8 +28,7 @@ use warmroute_types::{BadUrl, Micros};
 use warmroute_wire::Dialer;
 
 use crate::options::groups::Following;
-use crate::options::quantity::BYTES_PER_SPAN;
-use crate::options::quantity::Secs;
+use crate::options::quantity::{BYTES_PER_SPAN, Count, Secs};
 use crate::options::{self, Cache, ModelEntry, Options, most_similar};
 use crate::security;
 
@@ -109,9 +108,14 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
     })
 }
 
-/// Concurrent requests per worker; 0 means unlimited.
+/// A limit for which 0 means unlimited.
+fn unlimited_at_zero(Count(max): Count<u32>) -> u32 {
+    if max > 0 { max } else { u32::MAX }
+}
+
+/// Concurrent requests per worker.
 fn in_flight_max(options: &Options) -> u32 {
-    options.admission.max_concurrent_per_worker.filter(|&max| max > 0).unwrap_or(u32::MAX)
+    unlimited_at_zero(options.admission.max_concurrent_per_worker.unwrap_or(Count(0)))
 }
 
 /// Options that must not be zero.
@@ -154,7 +158,7 @@ fn model_rules(options: &Options) -> anyhow::Result<warmroute_router::ModelRuleT
     let rules = |(model, entry): (&String, &ModelEntry)| {
         let named = entry.policy.as_deref().map(|text| policy(options, text)).transpose();
         let policy = named.with_context(|| format!("models.\"{model}\".policy"))?;
-        let in_flight_max = entry.max_concurrent_per_worker.map(|max| if max > 0 { max } else { u32::MAX });
+        let in_flight_max = entry.max_concurrent_per_worker.map(unlimited_at_zero);
         Ok((model.clone(), ModelRules { policy, in_flight_max }))
     };
     options.models.iter().map(rules).collect()
@@ -193,7 +197,7 @@ fn policy(options: &Options, text: &str) -> anyhow::Result<Standard> {
     if let Standard::CacheAware(rule) = &mut policy {
         let cache = &options.cache;
         rule.cache_threshold = cache.cache_threshold.unwrap_or(rule.cache_threshold);
-        rule.balance_abs = cache.balance_abs_threshold.unwrap_or(rule.balance_abs);
+        rule.balance_abs = cache.balance_abs_threshold.map_or(rule.balance_abs, |max| max.0);
         rule.balance_rel = cache.balance_rel_threshold.unwrap_or(rule.balance_rel);
     }
     Ok(policy)
@@ -215,7 +219,7 @@ fn index_config(options: &Options, sharing: Option<&SharePlan>) -> anyhow::Resul
     let config = warmroute_index::Config {
         budget_bytes: value_of(cache.max_tree_size).0.saturating_mul(BYTES_PER_SPAN),
         presumed_ttl: Micros::from(value_of(cache.presumed_ttl_secs).0),
-        presumed_tokens: value_of(cache.worker_kv_tokens),
+        presumed_tokens: value_of(cache.worker_kv_tokens).0,
         hash: value_of(cache.block_hash.as_ref()).parse().context("block-hash")?,
         seed: sharing.map_or_else(|| RandomState::new().hash_one(0_u8), |sharing| sharing.seed),
         table_seed: RandomState::new().hash_one(1_u8),
@@ -239,7 +243,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         session_keys: SessionKeys::new(session_keys.map_err(anyhow::Error::msg).context("session-keys")?),
         prefix: PrefixRule {
             span: value_of(routing.prefix_key),
-            tokens: value_of(routing.prefix_token_count),
+            tokens: value_of(routing.prefix_token_count).0,
             hash: value_of(routing.prefix_hash),
         },
         decision_headers: match value_of(routing.decision_headers).0 {
@@ -261,7 +265,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         engine_fields: engine_fields(&options.security)?,
         cache_salt: value_of(options.security.cache_salt),
         cached_tokens: value_of(options.security.cached_tokens),
-        connections_max: value_of(options.server.max_client_connections),
+        connections_max: value_of(options.server.max_client_connections).0,
         client_credentials: value_of(options.security.client_credentials),
         ..warmroute_gateway::Config::default()
     })
@@ -293,23 +297,23 @@ fn admission_config(
         name.transpose().with_context(|| format!("expected a header name or `{none}`"))
     };
     let has_model_limit =
-        models.values().any(|model| model.max_concurrent_per_worker.is_some_and(|max| max > 0));
+        models.values().any(|model| model.max_concurrent_per_worker.is_some_and(|Count(max)| max > 0));
     let (priority, tenant) =
         (value_of(options.priority_header.as_ref()), value_of(options.tenant_header.as_ref()));
     Ok(AdmissionConfig {
-        running_max: value_of(options.max_concurrent_requests),
-        worker_limit: match value_of(options.max_concurrent_per_worker) {
+        running_max: value_of(options.max_concurrent_requests).0,
+        worker_limit: match value_of(options.max_concurrent_per_worker).0 {
             0 if !has_model_limit => WorkerLimit::Off,
             _ => WorkerLimit::On,
         },
-        waiting_max: value_of(options.queue_size),
+        waiting_max: value_of(options.queue_size).0,
         wait_max: value_of(options.queue_timeout_secs).0,
         wake_max: value_of(options.wake_timeout_secs).0,
         ttft_budget: value_of(options.ttft_budget_ms).0,
         limits: Limits {
-            requests_per_minute: value_of(options.rate_limit_requests_per_minute),
-            tokens_per_minute: value_of(options.rate_limit_tokens_per_minute),
-            concurrent: value_of(options.max_concurrent_per_tenant),
+            requests_per_minute: value_of(options.rate_limit_requests_per_minute).0,
+            tokens_per_minute: value_of(options.rate_limit_tokens_per_minute).0,
+            concurrent: value_of(options.max_concurrent_per_tenant).0,
         },
         shares: Shares {
             queue_percent: percent("queue-share-per-tenant", options.queue_share_per_tenant)?,

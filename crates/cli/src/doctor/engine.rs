@@ -12,7 +12,7 @@ use warmroute_probe::{lacks_rank, read_capacity};
 use warmroute_wire::{Dialer, Scheme, Target, detect_scheme};
 
 use super::finding::Finding;
-use crate::options::Switch;
+use crate::options::OnOff;
 use crate::plan::Plan;
 
 /// Clocks further apart than this make the measured delay of events useless.
@@ -50,7 +50,7 @@ impl EngineCheck {
     }
 
     /// Runs all checks, in the order in which the gateway depends on them.
-    pub async fn check(&mut self, plan: &Plan, requests: Switch) -> Vec<Finding> {
+    pub async fn check(&mut self, plan: &Plan, requests: OnOff) -> Vec<Finding> {
         match self.engine.page(&plan.probe.health_path).await {
             Ok(Some(_)) => {
                 self.is_well = true;
@@ -102,7 +102,7 @@ impl EngineCheck {
         self.findings.push(finding);
     }
 
-    async fn check_engine(&mut self, plan: &Plan, requests: Switch) {
+    async fn check_engine(&mut self, plan: &Plan, requests: OnOff) {
         self.check_version().await;
         let cards = match self.engine.cards().await {
             Ok(cards) if !cards.is_empty() => cards,
@@ -116,7 +116,7 @@ impl EngineCheck {
         self.add(Finding::good(format!("serves {}", self.models.join(", "))));
         self.check_metrics().await;
         self.check_events(plan, &cards[0]).await;
-        if requests == Switch::On {
+        if requests.0 {
             self.check_cached_tokens(&cards[0]).await;
         }
     }

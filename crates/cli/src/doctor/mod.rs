@@ -16,7 +16,7 @@ use warmroute_discovery::{EventsEntry, ListedWorker};
 
 use crate::args::DoctorArgs;
 use crate::given::{Given, file_and_urls};
-use crate::options::{Switch, Written};
+use crate::options::{OnOff, Written};
 use crate::output::print_line;
 use crate::plan::Plan;
 use engine::EngineCheck;
@@ -33,7 +33,7 @@ pub fn run(args: DoctorArgs, written: &Written) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn check(plan: &Plan, warnings: &[String], requests: Switch) -> anyhow::Result<usize> {
+async fn check(plan: &Plan, warnings: &[String], requests: OnOff) -> anyhow::Result<usize> {
     let mut configuration = fleet::configuration(plan);
     configuration.extend(warnings.iter().map(|text| Finding::note(text, "set what it needs, or remove it")));
     let mut troubles = print_findings("configuration", &configuration)?;

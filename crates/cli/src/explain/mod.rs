@@ -15,9 +15,13 @@ use anyhow::Context;
 
 use crate::args::ExplainArgs;
 use crate::output::{print, print_line};
+use crate::text_table::terminal_width;
 use decision::Decision;
 use prefixes::PrefixPage;
 use query::ExplainQuery;
+
+/// Columns of a table that goes to a file or another program.
+const PIPE_WIDTH: usize = 120;
 
 /// Queries the gateway and prints the answer.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
@@ -32,10 +36,13 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         return print_line(answer.trim_end());
     }
     let unreadable = || format!("{} does not answer as a warmroute admin listener does", args.gateway.admin);
+    let width = terminal_width().unwrap_or(PIPE_WIDTH);
     print(match args.request {
-        Some(_) => table::preview(&serde_json::from_str::<Decision>(&answer).with_context(unreadable)?),
+        Some(_) => {
+            table::preview(&serde_json::from_str::<Decision>(&answer).with_context(unreadable)?, width)
+        }
         None if args.prefixes => serde_json::from_str::<PrefixPage>(&answer).with_context(unreadable)?.text(),
-        None => table::last(&serde_json::from_str::<Vec<Decision>>(&answer).with_context(unreadable)?),
+        None => table::last(&serde_json::from_str::<Vec<Decision>>(&answer).with_context(unreadable)?, width),
     })
 }
 

@@ -1,36 +1,60 @@
-//! Decisions as tables, no wider than 100 columns.
+//! Decisions as tables, as wide as the terminal.
 
 use std::fmt::Write;
 
 use super::decision::{Candidate, Decision};
 
 use crate::log_lines::escaped;
+use crate::text_table::{Column, ColumnKind, TextTable};
 
 /// Maximum number of workers shown.
 const ROWS_MAX: usize = 24;
-/// Longer addresses are cut at the start, because their ends differ.
-const WORKER_WIDTH: usize = 24;
 const REQUEST_WIDTH: usize = 10;
 
 const LEGEND: &str = "\
-Milliseconds. cached: prompt tokens believed in the worker's cache; ahead: prompts before it;
-lacking: of its prefill, what it takes because the worker lacks what the others have; TTFT = queue +
-prefill; step: what it would add to each token of the answers there; cost: what the policy compares,
-where it thinks in milliseconds. The chosen worker is marked with >.
+Milliseconds. cached: prompt tokens believed in the worker's cache; ahead:
+prompts before it; lacking: of its prefill, what it takes because the worker
+lacks what the others have; TTFT = queue + prefill; step: what it would add to
+each token of the answers there; cost: what the policy compares, where it
+thinks in milliseconds. The chosen worker is marked with >.
 ";
 
+/// The columns of a preview. A narrow terminal shows what the policies compare.
+const CANDIDATE_COLUMNS: [Column; 11] = [
+    Column::new("", "", ColumnKind::Left, 0),
+    Column::new("worker", "worker", ColumnKind::Address, 0),
+    Column::new("cached", "cached", ColumnKind::Right, 3),
+    Column::new("%", "%", ColumnKind::Right, 5),
+    Column::new("ahead", "ahead", ColumnKind::Right, 6),
+    Column::new("queue", "queue", ColumnKind::Right, 4),
+    Column::new("prefill", "prefill", ColumnKind::Right, 2),
+    Column::new("lacking", "lacking", ColumnKind::Right, 7),
+    Column::new("TTFT", "TTFT", ColumnKind::Right, 0),
+    Column::new("step", "step", ColumnKind::Right, 8),
+    Column::new("cost", "cost", ColumnKind::Right, 1),
+];
+
+/// The columns of the last decisions.
+const DECISION_COLUMNS: [Column; 8] = [
+    Column::new("ago", "ago", ColumnKind::Right, 0),
+    Column::new("request", "request", ColumnKind::Left, 5),
+    Column::new("worker", "worker", ColumnKind::Address, 0),
+    Column::new("reason", "reason", ColumnKind::Left, 3),
+    Column::new("tokens", "tokens", ColumnKind::Right, 4),
+    Column::new("%", "%", ColumnKind::Right, 2),
+    Column::new("expected", "expected", ColumnKind::Right, 1),
+    Column::new("observed", "observed", ColumnKind::Right, 1),
+];
+
 /// The candidates for a request that was not sent.
-pub fn preview(decision: &Decision) -> String {
+pub fn preview(decision: &Decision, width: usize) -> String {
     let mut ranked: Vec<&Candidate> = decision.candidates.iter().collect();
     ranked.sort_by(|a, b| a.compared_ms().total_cmp(&b.compared_ms()));
-    let mut text = headline(decision);
-    text.push_str(&row(
-        "",
-        ["worker", "cached", "%", "ahead", "queue", "prefill", "lacking", "TTFT", "step", "cost"],
-    ));
     let (shown, left_out) = ranked.split_at(ranked.len().min(ROWS_MAX));
     let chosen = left_out.iter().filter(|candidate| candidate.chosen);
-    shown.iter().chain(chosen).for_each(|candidate| text.push_str(&candidate_row(decision, candidate)));
+    let rows = shown.iter().chain(chosen).map(|candidate| candidate_cells(decision, candidate)).collect();
+    let lines = TextTable { columns: &CANDIDATE_COLUMNS, rows }.lines(width);
+    let mut text = headline(decision) + &lines.join("\n") + "\n";
     if !left_out.is_empty() {
         _ = writeln!(text, "  {} more workers, at higher cost: --json shows all", left_out.len());
     }
@@ -46,10 +70,10 @@ fn headline(decision: &Decision) -> String {
     format!("{model}, {tokens} prompt tokens\n{policy}: {reason}, goes to {chosen}\n\n")
 }
 
-fn candidate_row(decision: &Decision, candidate: &Candidate) -> String {
-    let mark = if candidate.chosen { ">" } else { "" };
-    let cells = [
-        cut(&candidate.label(), WORKER_WIDTH),
+fn candidate_cells(decision: &Decision, candidate: &Candidate) -> [String; 11] {
+    [
+        if candidate.chosen { ">" } else { "" }.to_owned(),
+        candidate.label(),
         grouped(candidate.overlap_tokens),
         format!("{:.0}", decision.cached_percent(candidate)),
         candidate.prompts_ahead.to_string(),
@@ -59,60 +83,38 @@ fn candidate_row(decision: &Decision, candidate: &Candidate) -> String {
         ms(candidate.expected_ttft_ms),
         format!("{:.2}", candidate.step_ms),
         candidate.cost_ms.map_or_else(|| "-".to_owned(), ms),
-    ];
-    row(mark, cells.each_ref().map(String::as_str))
-}
-
-fn row(mark: &str, cells: [&str; 10]) -> String {
-    let [worker, cached, percent, ahead, queue, prefill, lacking, ttft, step, cost] = cells;
-    let line = format!(
-        "{mark:<2}{worker:<WORKER_WIDTH$} {cached:>9} {percent:>3} {ahead:>5} {queue:>8} {prefill:>8} {lacking:>8} {ttft:>8} {step:>7} {cost:>8}"
-    );
-    format!("{}\n", line.trim_end())
+    ]
 }
 
 /// The last decisions, newest first.
-pub fn last(decisions: &[Decision]) -> String {
+pub fn last(decisions: &[Decision], width: usize) -> String {
     if decisions.is_empty() {
         return "No request has been routed yet.\n".to_owned();
     }
-    let heads = ["ago", "request", "worker", "reason", "tokens", "%", "expected", "observed"];
-    let mut text = decision_row(heads);
-    decisions.iter().for_each(|decision| text.push_str(&last_row(decision)));
-    text + "\nMilliseconds to the first token; %: of the prompt's tokens, believed in the worker's cache.\n"
+    let legend =
+        "Milliseconds to the first token; %: of the prompt's tokens, believed in the\nworker's cache.\n";
+    format!("{}\n\n{legend}", last_lines(decisions, width).join("\n"))
 }
 
-fn last_row(decision: &Decision) -> String {
+/// A head and a line for each decision.
+pub fn last_lines(decisions: &[Decision], width: usize) -> Vec<String> {
+    TextTable { columns: &DECISION_COLUMNS, rows: decisions.iter().map(decision_cells).collect() }
+        .lines(width)
+}
+
+fn decision_cells(decision: &Decision) -> [String; 8] {
     let chosen = decision.chosen();
-    let cells = [
+    let request = decision.request_id.as_deref().unwrap_or_default();
+    [
         age(decision.age_ms.unwrap_or(0)),
-        decision
-            .request_id
-            .as_deref()
-            .map_or_else(String::new, |id| id.chars().take(REQUEST_WIDTH).collect()),
-        cut(&chosen.map_or_else(String::new, Candidate::label), WORKER_WIDTH),
+        request.chars().take(REQUEST_WIDTH).collect(),
+        chosen.map_or_else(String::new, Candidate::label),
         decision.reason.clone(),
         grouped(decision.prompt_tokens),
         chosen.map_or_else(String::new, |chosen| format!("{:.0}", decision.cached_percent(chosen))),
         chosen.map_or_else(String::new, |chosen| ms(chosen.expected_ttft_ms)),
         decision.observed_ttft_ms.map_or_else(|| "-".to_owned(), ms),
-    ];
-    decision_row(cells.each_ref().map(String::as_str))
-}
-
-fn decision_row(cells: [&str; 8]) -> String {
-    let [age, request, worker, reason, tokens, percent, expected, observed] = cells;
-    format!(
-        "{age:>5} {request:<REQUEST_WIDTH$} {worker:<WORKER_WIDTH$} {reason:<21} {tokens:>9} {percent:>4} {expected:>8} {observed:>8}\n"
-    )
-}
-
-fn cut(text: &str, width: usize) -> String {
-    let len = text.chars().count();
-    if len <= width {
-        return text.to_owned();
-    }
-    std::iter::once('…').chain(text.chars().skip(len + 1 - width)).collect()
+    ]
 }
 
 fn ms(value: f64) -> String {
@@ -174,16 +176,22 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_wider_than_a_terminal_whatever_the_numbers() {
-        for text in [preview(&sample()), last(&[sample()]), last(&[])] {
-            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
-            assert!(widest <= 100, "{widest}: {text}");
+    fn no_table_is_wider_than_the_terminal_whatever_the_numbers() {
+        for width in [40, 80, 100] {
+            let preview = preview(&sample(), width);
+            let table = preview.lines().skip(3).take(ROWS_MAX + 2);
+            let last = last(&[sample()], width);
+            for line in table.chain(last.lines().take(2)) {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
         }
+        let legends = [LEGEND, &last(&[], 80), &last(&[sample()], 80)].concat();
+        assert!(legends.lines().all(|line| line.chars().count() <= 80), "{legends}");
     }
 
     #[test]
     fn the_cheapest_come_first_and_the_chosen_one_is_never_left_out() {
-        let text = preview(&sample());
+        let text = preview(&sample(), 120);
         let rows: Vec<&str> = text.lines().filter(|line| line.contains(":8000@7 ")).collect();
         assert_eq!(rows.len(), ROWS_MAX + 1);
         assert!(rows[0].trim_end().ends_with(" 0.0"), "{text}");
@@ -192,8 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_keep_their_ends_and_numbers_their_groups() {
-        assert_eq!(cut("http://engine", 8), "…/engine"[..].to_owned());
+    fn numbers_are_grouped_and_ages_are_short() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0, 99_999, 100_000, 7_200_000].map(age), ["0 s", "99 s", "1 m", "2 h"]);
     }

@@ -1,15 +1,23 @@
-//! The fleet as a table, no wider than 100 columns.
+//! The fleet as a table, as wide as the terminal.
 
 use std::collections::HashMap;
 
 use super::fleet_reading::{FleetReading, WorkerCounts, WorkerReading};
+use crate::text_table::{Column, ColumnKind, TextTable};
 
-/// Longer addresses are cut at the start, because their ends differ.
-const WORKER_WIDTH: usize = 28;
-
-/// The columns.
-pub const HEADS: [&str; 10] =
-    ["worker", "state", "view", "in flight", "waiting", "running", "KV %", "queue ms", "hit %", "share %"];
+/// The columns. A narrow terminal shows the state, the load and the hits.
+const COLUMNS: [Column; 10] = [
+    Column::new("worker", "worker", ColumnKind::Address, 0),
+    Column::new("state", "state", ColumnKind::Left, 0),
+    Column::new("view", "view", ColumnKind::Left, 6),
+    Column::new("in flight", "flight", ColumnKind::Right, 1),
+    Column::new("waiting", "wait", ColumnKind::Right, 7),
+    Column::new("running", "run", ColumnKind::Right, 8),
+    Column::new("KV %", "KV %", ColumnKind::Right, 4),
+    Column::new("queue ms", "queue ms", ColumnKind::Right, 3),
+    Column::new("hit %", "hit %", ColumnKind::Right, 2),
+    Column::new("share %", "share %", ColumnKind::Right, 5),
+];
 
 /// By what rows are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,22 +48,32 @@ impl<'a> FleetTable<'a> {
         FleetTable { since: since.collect(), now, seconds }
     }
 
-    /// The line above the table.
-    pub fn headline(&self) -> String {
+    /// The line above the table, no wider than `width` unless the gateway's own words are.
+    pub fn headline(&self, width: usize) -> String {
         let reading = self.now;
         let (ready, all) = (reading.ready_workers(), reading.workers.len());
+        let (in_flight, waiting) = (reading.in_flight(), reading.waiting());
         let total = self.total();
-        let mut line = format!(
-            "{}: {ready} of {all} workers take requests, {} in flight, {} waiting in engines, hit {} %",
-            reading.readiness,
-            reading.in_flight(),
-            reading.waiting(),
-            percent(total.cached_tokens, total.prompt_tokens),
+        let hits = format!("hit {} %", percent(total.cached_tokens, total.prompt_tokens));
+        let rate = self.seconds.filter(|&seconds| seconds > 0.0);
+        let rate = rate.map(|seconds| format!("{:.1} requests/s", total.requests / seconds));
+        let joined = |workers: String, waiting: String| {
+            let parts = [workers, format!("{in_flight} in flight"), waiting, hits.clone()];
+            parts.into_iter().chain(rate.clone()).collect::<Vec<_>>()
+        };
+        let long = joined(
+            format!("{}: {ready} of {all} workers take requests", reading.readiness),
+            format!("{waiting} waiting in engines"),
         );
-        if let Some(seconds) = self.seconds.filter(|&seconds| seconds > 0.0) {
-            line.push_str(&format!(", {:.1} requests/s", total.requests / seconds));
+        if fits(&long, width) {
+            return long.join(", ");
         }
-        line
+        let mut short =
+            joined(format!("{}: {ready}/{all} workers", reading.readiness), format!("{waiting} waiting"));
+        while short.len() > 1 && !fits(&short, width) {
+            short.pop();
+        }
+        short.join(", ")
     }
 
     /// Requests that ended since the earlier reading.
@@ -67,8 +85,8 @@ impl<'a> FleetTable<'a> {
         self.since.values().fold(WorkerCounts::default(), |sum, counts| sum.plus(*counts))
     }
 
-    /// The cells of all rows.
-    pub fn rows(&self, sort: SortKey) -> Vec<[String; 10]> {
+    /// The workers in this order.
+    pub fn sorted(&self, sort: SortKey) -> Vec<&'a WorkerReading> {
         let mut workers: Vec<&WorkerReading> = self.now.workers.iter().collect();
         let falling = |value: fn(&FleetTable<'_>, &WorkerReading) -> f64| {
             move |a: &&WorkerReading, b: &&WorkerReading| value(self, b).total_cmp(&value(self, a))
@@ -79,14 +97,20 @@ impl<'a> FleetTable<'a> {
             SortKey::Queue => workers.sort_by(falling(|_, worker| worker.queue_ms)),
             SortKey::Share => workers.sort_by(falling(|table, worker| table.since[&*worker.label].requests)),
         }
-        workers.into_iter().map(|worker| self.cells(worker)).collect()
+        workers
+    }
+
+    /// The head of the table and a line for each of these workers.
+    pub fn lines(&self, workers: &[&WorkerReading], width: usize) -> Vec<String> {
+        let rows = workers.iter().map(|worker| self.cells(worker)).collect();
+        TextTable { columns: &COLUMNS, rows }.lines(width)
     }
 
     fn cells(&self, worker: &WorkerReading) -> [String; 10] {
         let since = self.since[&*worker.label];
         let reported = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
         [
-            cut(&worker.label, WORKER_WIDTH),
+            worker.label.clone(),
             worker.state.clone(),
             worker.view.clone(),
             worker.in_flight.to_string(),
@@ -100,11 +124,9 @@ impl<'a> FleetTable<'a> {
     }
 
     /// The whole table as text.
-    pub fn text(&self, sort: SortKey) -> String {
-        let rows = self.rows(sort);
-        let mut text = format!("{}\n\n{}", self.headline(), line(&HEADS));
-        rows.iter().for_each(|row| text.push_str(&line(&row.each_ref().map(String::as_str))));
-        text
+    pub fn text(&self, sort: SortKey, width: usize) -> String {
+        let lines = self.lines(&self.sorted(sort), width);
+        format!("{}\n\n{}\n", self.headline(width), lines.join("\n"))
     }
 }
 
@@ -130,29 +152,13 @@ impl WorkerCounts {
     }
 }
 
-/// Widths of the columns, the first ones aligned to the left.
-const WIDTHS: [usize; 10] = [WORKER_WIDTH, 10, 9, 9, 7, 7, 5, 8, 5, 7];
-
-/// One line of the table.
-pub fn line(cells: &[&str; 10]) -> String {
-    let mut line = String::new();
-    for (index, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
-        let padded = if index < 3 { format!("{cell:<width$} ") } else { format!("{cell:>width$} ") };
-        line.push_str(&padded);
-    }
-    format!("{}\n", line.trim_end())
+/// Whether the parts of a sentence fit.
+fn fits(parts: &[String], width: usize) -> bool {
+    parts.iter().map(|part| part.chars().count()).sum::<usize>() + 2 * (parts.len() - 1) <= width
 }
 
 fn percent(part: f64, whole: f64) -> String {
     if whole > 0.0 { format!("{:.0}", 100.0 * part / whole) } else { "-".to_owned() }
-}
-
-fn cut(text: &str, width: usize) -> String {
-    let len = text.chars().count();
-    if len <= width {
-        return text.to_owned();
-    }
-    std::iter::once('…').chain(text.chars().skip(len + 1 - width)).collect()
 }
 
 #[cfg(test)]
@@ -179,21 +185,33 @@ mod tests {
     fn a_table_shows_totals_and_a_live_one_what_happened_since() {
         let start = Instant::now();
         let first = reading(start, [("http://a:1", 1.0, 0.0), ("http://b:1", 3.0, 50.0)]);
-        let text = FleetTable::new(&first, None).text(SortKey::Worker);
+        let text = FleetTable::new(&first, None).text(SortKey::Worker, usize::MAX);
         assert!(text.starts_with(
             "ready: 2 of 2 workers take requests, 4 in flight, 3 waiting in engines, hit 25 %\n"
         ));
         let rows: Vec<Vec<&str>> = text.lines().skip(3).map(|row| row.split_whitespace().collect()).collect();
         assert_eq!(rows[0], ["http://a:1", "ready", "presumed", "1", "-", "-", "-", "99", "0", "25"]);
         assert_eq!(rows[1], ["http://b:1", "ready", "presumed", "3", "3", "2", "50", "97", "50", "75"]);
-        assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+        for width in [40, 60, 80, 100] {
+            let text = FleetTable::new(&first, None).text(SortKey::Worker, width);
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+        }
 
         let later =
             reading(start + Duration::from_secs(2), [("http://a:1", 11.0, 0.0), ("http://b:1", 3.0, 50.0)]);
         let table = FleetTable::new(&later, Some(&first));
-        assert!(table.headline().ends_with("hit - %, 5.0 requests/s"), "{}", table.headline());
-        assert_eq!(table.rows(SortKey::Share)[0][9], "100");
-        assert_eq!(table.rows(SortKey::Queue)[0][0], "http://b:1");
+        for (width, headline) in [
+            (
+                100,
+                "ready: 2 of 2 workers take requests, 14 in flight, 6 waiting in engines, hit - %, 5.0 requests/s",
+            ),
+            (80, "ready: 2/2 workers, 14 in flight, 6 waiting, hit - %, 5.0 requests/s"),
+            (40, "ready: 2/2 workers, 14 in flight"),
+        ] {
+            assert_eq!(table.headline(width), headline);
+        }
+        assert!(table.text(SortKey::Share, 100).lines().nth(3).unwrap().ends_with(" 100"));
+        assert_eq!(table.sorted(SortKey::Queue)[0].label, "http://b:1");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use warmroute_operate::StopSignals;
 
-use super::fleet_reading::FleetReading;
-use super::fleet_table::{FleetTable, HEADS, SortKey, line};
+use super::fleet_reading::{FleetReading, WorkerReading};
+use super::fleet_table::{FleetTable, SortKey};
 use super::terminal::{Key, LineStyle, LiveTerminal, read_keys};
 use crate::explain::decision::Decision;
 use crate::explain::query::AdminListener;
@@ -18,11 +18,19 @@ use crate::explain::table;
 
 /// Decisions shown below the table.
 const DECISIONS: usize = 8;
-/// Rows of the table that are worth more than the decisions: its head and some workers.
-const ROWS_MIN: usize = 6;
+/// Lines of the table that are worth more than the decisions: its head and some workers.
+const TABLE_LINES_MIN: usize = 6;
+/// Terminals with fewer lines have no chart.
+const CHART_HEIGHT_MIN: usize = 16;
+/// Terminals with fewer lines have no footer.
+const FOOTER_HEIGHT_MIN: usize = 5;
 /// Readings in the chart.
 const CHART_LEN: usize = 200;
-const FOOTER: &str = "q quit   w f u s sort by worker, in flight, queue, share   ↑↓ scroll";
+const FOOTERS: [&str; 3] = [
+    "q quit   w f u s sort by worker, in flight, queue, share   ↑↓ scroll",
+    "q quit  w f u s sort  ↑↓ scroll",
+    "q quit",
+];
 
 /// What the screen reacts to.
 enum Message {
@@ -144,60 +152,82 @@ impl Screen {
         Wish::GoOn
     }
 
-    /// The lines of a terminal of this size: head, chart, table, decisions, footer. The table gets what is left.
+    /// The lines of a terminal of this size: head, table, decisions, footer. The table gets what is left.
     fn lines(&self, width: usize, height: usize) -> Vec<(LineStyle, String)> {
-        let mut lines = self.head(width);
-        let mut below: Vec<(LineStyle, String)> = Vec::new();
-        if !self.decisions.is_empty() {
-            let decisions = table::last(&self.decisions);
-            below.push((LineStyle::Plain, String::new()));
-            below.extend(
-                decisions.lines().take(DECISIONS + 1).map(|line| (LineStyle::Plain, line.to_owned())),
-            );
-        }
+        let mut lines = self.head(width, height);
+        let footer_len = usize::from(height >= FOOTER_HEIGHT_MIN);
+        let body = height.saturating_sub(lines.len() + footer_len);
+        let workers = self.now.as_ref().map_or(0, |now| now.workers.len());
         // The table comes first where there is no room for both.
-        if lines.len() + below.len() + ROWS_MIN > height {
-            below.clear();
-        }
-        let room = height.saturating_sub(lines.len() + below.len() + 1);
-        let mut fleet = self.fleet();
-        fleet.resize(room, (LineStyle::Plain, String::new()));
-        lines.extend(fleet);
+        let table_min = (workers + 1).min(TABLE_LINES_MIN.max(body / 2));
+        let below = self.last_decisions(width, body.saturating_sub(table_min));
+        let room = body - below.len();
+        let mut table = self.table(width);
+        // The table's head is one of the lines.
+        let last_shown = (self.scrolled + room.saturating_sub(1)).min(workers);
+        table.resize(room, (LineStyle::Plain, String::new()));
+        lines.extend(table);
         lines.extend(below);
-        lines.push((LineStyle::Dim, FOOTER.to_owned()));
+        if footer_len > 0 {
+            let all_shown = self.scrolled == 0 && last_shown == workers;
+            let part = (!all_shown).then(|| format!("{}-{last_shown} of {workers}", self.scrolled + 1));
+            lines.push((LineStyle::Dim, footer(part, width)));
+        }
         lines.truncate(height);
         lines.into_iter().map(|(style, line)| (style, line.chars().take(width).collect())).collect()
     }
 
-    fn head(&self, width: usize) -> Vec<(LineStyle, String)> {
+    /// The headline, why the last reading failed, and the chart where there is room for it.
+    fn head(&self, width: usize, height: usize) -> Vec<(LineStyle, String)> {
         let headline = match &self.now {
-            Some(now) => FleetTable::new(now, self.earlier.as_ref()).headline(),
+            Some(now) => FleetTable::new(now, self.earlier.as_ref()).headline(width),
             None => "reading…".to_owned(),
         };
-        let trouble = self.trouble.clone().unwrap_or_default();
-        vec![
-            (LineStyle::Bold, headline),
-            (LineStyle::Red, trouble),
-            (LineStyle::Cyan, chart(&self.requests, width)),
-            (LineStyle::Plain, String::new()),
-        ]
+        let mut head = vec![(LineStyle::Bold, headline)];
+        head.extend(self.trouble.iter().map(|trouble| (LineStyle::Red, trouble.clone())));
+        if height >= CHART_HEIGHT_MIN {
+            head.push((LineStyle::Cyan, chart(&self.requests, width)));
+            head.push((LineStyle::Plain, String::new()));
+        }
+        head
     }
 
     /// The table's head and the rows that are not scrolled away.
-    fn fleet(&self) -> Vec<(LineStyle, String)> {
+    fn table(&self, width: usize) -> Vec<(LineStyle, String)> {
         let Some(now) = &self.now else { return Vec::new() };
-        let row = |cells: [String; 10]| {
-            let style = match &*cells[1] {
-                "ready" => LineStyle::Plain,
-                "recovering" | "starting" => LineStyle::Yellow,
-                _ => LineStyle::Red,
-            };
-            (style, line(&cells.each_ref().map(String::as_str)).trim_end().to_owned())
-        };
-        let rows = FleetTable::new(now, self.earlier.as_ref()).rows(self.sort).into_iter();
-        let head = (LineStyle::Reversed, line(&HEADS).trim_end().to_owned());
-        std::iter::once(head).chain(rows.skip(self.scrolled).map(row)).collect()
+        let table = FleetTable::new(now, self.earlier.as_ref());
+        let workers = table.sorted(self.sort);
+        let mut lines = table.lines(&workers, width).into_iter();
+        let head = lines.next().map(|head| (LineStyle::Reversed, head));
+        let rows = workers.into_iter().map(state_style).zip(lines).skip(self.scrolled);
+        head.into_iter().chain(rows).collect()
     }
+
+    /// A free line, a head and the last decisions, in this many lines; nothing if there is no room.
+    fn last_decisions(&self, width: usize, room: usize) -> Vec<(LineStyle, String)> {
+        if self.decisions.is_empty() || room < 3 {
+            return Vec::new();
+        }
+        let decisions = table::last_lines(&self.decisions, width).into_iter().take(DECISIONS + 1);
+        let lines = std::iter::once(String::new()).chain(decisions).take(room);
+        lines.map(|line| (LineStyle::Plain, line)).collect()
+    }
+}
+
+fn state_style(worker: &WorkerReading) -> LineStyle {
+    match &*worker.state {
+        "ready" => LineStyle::Plain,
+        "recovering" | "starting" => LineStyle::Yellow,
+        _ => LineStyle::Red,
+    }
+}
+
+/// The keys, in as many words as fit, after the part of the workers that is shown.
+fn footer(part: Option<String>, width: usize) -> String {
+    let part = part.map(|part| format!("{part}   ")).unwrap_or_default();
+    let footers = FOOTERS.map(|keys| format!("{part}{keys}"));
+    let fitting = footers.iter().find(|footer| footer.chars().count() <= width);
+    fitting.unwrap_or(&footers[FOOTERS.len() - 1]).clone()
 }
 
 /// The newest values as bars, as many as fit.
@@ -210,10 +240,12 @@ fn chart(values: &VecDeque<u64>, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
     use std::time::Instant;
 
     use super::*;
-    use crate::fleet_view::fleet_reading::WorkerReading;
+
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
     fn reading(workers: usize, requests: f64) -> FleetReading {
         let worker = |number: usize| {
@@ -228,7 +260,8 @@ mod tests {
             worker
         };
         FleetReading {
-            at: Instant::now(),
+            // A second for each request of a worker.
+            at: *START + Duration::from_secs_f64(requests),
             readiness: "ready".to_owned(),
             workers: (0..workers).map(worker).collect(),
         }
@@ -252,19 +285,19 @@ mod tests {
         screen.take(Message::Read(Box::new(Ok((reading(200, 5.0), Vec::new())))));
         screen.take(Message::Read(Box::new(Ok((reading(200, 6.0), Vec::new())))));
         let lines = drawn(&screen, 100, 20);
-        assert!(lines[0].starts_with("ready: 199 of 200 workers take requests"), "{}", lines[0]);
-        assert_eq!(lines[2], "█", "requests since the first reading");
+        assert!(lines[0].starts_with("ready: 199"), "{}", lines[0]);
+        assert_eq!(lines[1], "█", "requests since the first reading");
         assert!(
-            lines[4].starts_with("worker") && lines[5].starts_with("http://10.0.0.000:8000"),
+            lines[3].starts_with("worker") && lines[4].starts_with("http://10.0.0.000:8000"),
             "{lines:#?}"
         );
-        assert!(lines[19].starts_with("q quit"));
+        assert!(lines[19].starts_with("1-15 of 200   q quit   w f u s sort by worker"), "{}", lines[19]);
         assert_eq!(press(&mut screen, Key::Letter('u')), Wish::GoOn);
-        assert!(drawn(&screen, 100, 20)[5].starts_with("http://10.0.0.199:8000"));
+        assert!(drawn(&screen, 100, 20)[4].starts_with("http://10.0.0.199:8000"));
         press(&mut screen, Key::Down);
-        assert!(drawn(&screen, 100, 20)[5].starts_with("http://10.0.0.198:8000"));
+        assert!(drawn(&screen, 100, 20)[4].starts_with("http://10.0.0.198:8000"));
         (0..300).for_each(|_| _ = press(&mut screen, Key::Down));
-        assert!(drawn(&screen, 100, 20)[5].starts_with("http://10.0.0.000:8000"), "the last row stays");
+        assert!(drawn(&screen, 100, 20)[4].starts_with("http://10.0.0.000:8000"), "the last row stays");
         assert_eq!(press(&mut screen, Key::Quit), Wish::Quit);
     }
 
@@ -280,6 +313,40 @@ mod tests {
             drawn(&screen, width, height);
         }
         screen.take(Message::Read(Box::new(Ok((reading(2, 0.0), Vec::new())))));
-        assert_eq!(drawn(&screen, 100, 12)[1], "", "it is over");
+        assert!(drawn(&screen, 100, 12)[1].starts_with("worker"), "it is over");
+    }
+
+    fn decision() -> Decision {
+        let text = r#"{"model":"m","policy":"expected_ttft","reason":"soonest_though_colder","prompt_tokens":12000,
+            "age_ms":1000,"request_id":"0123456789","observed_ttft_ms":120.5,"candidates":[
+            {"worker":"http://10.0.0.1:8000","rank":null,"chosen":true,"overlap_tokens":100,"prompts_ahead":1,
+            "queue_ms":1.0,"prefill_ms":2.0,"lacking_ms":0.0,"step_ms":0.1,"expected_ttft_ms":3.0,"cost_ms":3.0}]}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_usual_terminal_shows_what_matters_and_a_small_one_the_table() {
+        let mut screen = Screen::default();
+        let decisions = || (0..8).map(|_| decision()).collect::<Vec<_>>();
+        for requests in [5.0, 15.0] {
+            screen.take(Message::Read(Box::new(Ok((reading(4, requests), decisions())))));
+        }
+        let heads = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        let usual = drawn(&screen, 80, 24);
+        assert!(usual[0].ends_with(" requests/s"), "{}", usual[0]);
+        assert_eq!(heads(&usual[3]), "worker state view flight wait run KV % queue ms hit % share %");
+        assert_eq!(heads(&usual[4]), "10.0.0.000:8000 ready presumed 0 - - - 0 - 25");
+        assert_eq!(heads(&usual[14]), "ago request worker reason tokens % expected observed");
+        assert_eq!(usual[23], FOOTERS[0]);
+        let wide = drawn(&screen, 200, 60);
+        assert_eq!(
+            heads(&wide[3]),
+            "worker state view in flight waiting running KV % queue ms hit % share %"
+        );
+        let small = drawn(&screen, 40, 10);
+        assert_eq!(heads(&small[1]), "worker state flight hit %");
+        assert_eq!(heads(&small[5]), "10.0.0.003:8000 ready 0 -", "every worker is shown");
+        assert_eq!(heads(&small[7]), "ago worker % expected observed");
+        assert_eq!(small[9], FOOTERS[1]);
     }
 }

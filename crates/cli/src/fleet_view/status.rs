@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::fleet_reading::FleetReading;
@@ -27,7 +28,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
 /// Reads until the gateway is ready, or the time to wait is over.
 async fn read(args: &StatusArgs) -> anyhow::Result<FleetReading> {
     let mut listener = AdminListener::new(&args.gateway)?;
-    let until = Instant::now() + Duration::from_secs(args.wait);
+    let until = Instant::now().checked_add(args.wait.0).context("--wait: the time is too long")?;
     loop {
         let reading = FleetReading::take(&mut listener).await;
         if Instant::now() >= until || reading.as_ref().is_ok_and(FleetReading::is_ready) {

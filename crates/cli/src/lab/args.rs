@@ -9,8 +9,9 @@ use warmroute_sim::{
     Balancer, EvictionEvents, History, Incident, Partition, PassagePlacement, Slo, View, Workload,
 };
 
-use crate::options::Switch;
+use crate::options::OnOff;
 use crate::options::named::named;
+use crate::options::quantity::{count, milliseconds, seconds};
 
 /// `warmroute lab simulate`.
 #[derive(Args)]
@@ -26,7 +27,10 @@ Policies can have parameters: expected_ttft:without=queue (or behind, followers,
 cache_aware:preset=high_affinity:balance=either:worth=off, sticky_least_loaded:literal, least_loaded:signal=waiting, \
 prefix_affinity:factor=2:key=system (or windows, tokens=N).
 exec:PROGRAM reads one JSON object per line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) \
-and writes {\"index\": N}.")]
+and writes {\"index\": N}.
+
+A TIME is a number in the unit that the option's name ends with (otherwise in seconds), or has its own unit: 500ms, 2s, 10m. \
+Numbers of tokens and requests may end with k, M or G: 500k.")]
 pub struct SimulateArgs {
     #[command(flatten)]
     pub scene: SceneArgs,
@@ -43,7 +47,7 @@ pub struct SimulateArgs {
 #[derive(Args)]
 #[command(after_help = "\
 Parameters: rate (multiple of the recorded rate), workers, kv-tokens, host-kv-tokens, pool-kv-tokens, pool-gbps, staleness (seconds between refreshes of an exact directory), \
-lag (milliseconds of event lag, in the exact and reported views), loss (share of lost events, in the same views), batch (milliseconds between batches of events, in the reported view), concurrency, routers, share-delay (milliseconds between routers), affinity and queue (weights of weighted_score), threshold (of cache_aware).
+lag (milliseconds of event lag, in the exact and reported views), loss (share of lost events, in the same views), batch (milliseconds between batches of events, in the reported view), concurrency, routers, share-delay (milliseconds between routers), affinity and queue (weights of weighted_score), threshold (of cache_aware). Their values take units: kv-tokens=200k,400k, lag=50ms,1s.
 
 Examples:
   warmroute lab sweep --trace conversation_trace.jsonl.zst --over rate=1,2,4,6 --html load.html
@@ -77,6 +81,9 @@ pub struct BoundsArgs {
 Prompts are made-up words of four bytes per token, as simulated engines count them (two with --events or --write-model: use \
 --token-bytes 2), sent to /v1/completions as streams. Start the engines with the same --speed.
 
+A TIME is a number in the unit that the option's name ends with (otherwise in seconds), or has its own unit: 500ms, 2s, 10m. \
+Numbers of tokens and requests may end with k, M or G: 500k.
+
 Examples:
   warmroute lab drive --url http://127.0.0.1:8080 --workload b2b --requests 400 --json -
   warmroute lab drive --url http://127.0.0.1:8080 --workload tenants --concurrency 32 --duration 60 --requests 100000 \
@@ -103,8 +110,8 @@ pub struct DriveArgs {
     /// Requests in flight at any time: each of N clients plays session after session, without start and think times
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub concurrency: Option<u32>,
-    /// Seconds after which --concurrency sends no further request. Traffic can end before: raise --requests
-    #[arg(long, value_name = "S", requires = "concurrency")]
+    /// Time after which --concurrency sends no further request, such as 60s. Traffic can end before: raise --requests
+    #[arg(long, value_name = "TIME", value_parser = seconds, requires = "concurrency")]
     pub duration: Option<f64>,
     #[command(flatten)]
     pub traffic: TrafficArgs,
@@ -134,13 +141,13 @@ pub struct TrafficArgs {
     #[arg(long, default_value_t = 1)]
     pub copies: u32,
     /// Approximate maximum number of requests; sessions are kept whole
-    #[arg(long)]
+    #[arg(long, value_name = "REQUESTS", value_parser = count::<u64>)]
     pub requests: Option<u64>,
     /// Sessions per second, for traces without times
     #[arg(long, default_value_t = 4.0)]
     pub sessions_per_s: f64,
-    /// Mean seconds between an answer and the next question, for traces without times
-    #[arg(long, default_value_t = 10.0)]
+    /// Mean time between an answer and the next question, for traces without times
+    #[arg(long, value_name = "TIME", value_parser = seconds, default_value_t = 10.0)]
     pub think_s: f64,
     /// Position of retrieved passages, for traces that have them
     #[arg(long, value_parser = named::<PassagePlacement>(), default_value = "after")]
@@ -166,25 +173,25 @@ pub struct SceneArgs {
     #[arg(long, default_value = "llama-3.1-8b")]
     pub profile: Profile,
     /// Tokens in each engine's KV cache [default: 846000 for 8B, 1050000 for 3B]
-    #[arg(long)]
+    #[arg(long, value_name = "TOKENS", value_parser = count::<u64>)]
     pub kv_tokens: Option<u64>,
     /// Tokens per KV block
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, value_name = "TOKENS", value_parser = count::<u32>, default_value_t = 16)]
     pub block_size: u32,
     /// Tokens of each engine's host memory, for evicted blocks; 0 is none
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "TOKENS", value_parser = count::<u64>, default_value_t = 0)]
     pub host_kv_tokens: u64,
     /// Gigabytes per second from host memory to the GPU
     #[arg(long, default_value_t = 25.0)]
     pub host_gbps: f64,
     /// Tokens of a pool shared by all engines, for blocks evicted from host memory or, without it, from GPUs; 0 is none
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "TOKENS", value_parser = count::<u64>, default_value_t = 0)]
     pub pool_kv_tokens: u64,
     /// Gigabytes per second from the pool to each GPU
     #[arg(long, default_value_t = 5.0)]
     pub pool_gbps: f64,
-    /// Latency of the pool in milliseconds
-    #[arg(long, default_value_t = 1.0)]
+    /// Latency of the pool
+    #[arg(long, value_name = "TIME", value_parser = milliseconds, default_value_t = 1.0)]
     pub pool_latency_ms: f64,
     /// Engine speed in percent of the profile's GPU
     #[arg(long, default_value_t = 100)]
@@ -194,35 +201,35 @@ pub struct SceneArgs {
     /// reported (from KV events, as in production) or presumed (from their own routing and the engines' feedback)
     #[arg(long, default_value = "presumed")]
     pub view: View,
-    /// Delay of cache events in milliseconds; exact and reported views
-    #[arg(long, default_value_t = 0.0)]
+    /// Delay of cache events; exact and reported views
+    #[arg(long, value_name = "TIME", value_parser = milliseconds, default_value_t = 0.0)]
     pub event_lag_ms: f64,
-    /// Seconds between deliveries of cache events; 0 delivers at once; exact and reported views
-    #[arg(long, default_value_t = 0.0)]
+    /// Time between deliveries of cache events; 0 delivers at once; exact and reported views
+    #[arg(long, value_name = "TIME", value_parser = seconds, default_value_t = 0.0)]
     pub refresh_s: f64,
     /// Share of cache events that are lost, in whole batches; exact and reported views
     #[arg(long, default_value_t = 0.0)]
     pub event_loss: f64,
     /// Batches that each engine keeps for replay; 0 is no replay endpoint; reported view
-    #[arg(long, value_name = "BATCHES", default_value_t = 10_000)]
+    #[arg(long, value_name = "BATCHES", value_parser = count::<usize>, default_value_t = 10_000)]
     pub event_replay: usize,
     /// Number of routers, each with its own view, or sharing state with --share-delay-ms
     #[arg(long, default_value_t = 1)]
     pub routers: usize,
-    /// Routers share state, with this delay in milliseconds
-    #[arg(long, value_name = "MS")]
+    /// Routers share state, with this delay
+    #[arg(long, value_name = "TIME", value_parser = milliseconds)]
     pub share_delay_ms: Option<f64>,
     /// Share of messages between routers that are lost
     #[arg(long, default_value_t = 0.0, requires = "share_delay_ms")]
     pub share_loss: f64,
-    /// Seconds in which half of the routers cannot reach the other half, such as 60..90; repeatable
+    /// Time in which half of the routers cannot reach the other half, such as 60..90 or 1m..90s; repeatable
     #[arg(long, value_name = "FROM..UNTIL", requires = "share_delay_ms")]
     pub share_cut: Vec<Partition>,
     /// How requests are assigned to routers
     #[arg(long, value_parser = named::<Balancer>(), default_value = "turns")]
     pub balancer: Balancer,
-    /// One-way network delay between router and engine in milliseconds
-    #[arg(long, default_value_t = 0.2)]
+    /// One-way network delay between router and engine
+    #[arg(long, value_name = "TIME", value_parser = milliseconds, default_value_t = 0.2)]
     pub network_ms: f64,
     /// What the engines did before the routers start: fresh (nothing), warm (they served the same traffic) or reset
     /// (the same, and their caches were reset just before)
@@ -235,8 +242,8 @@ pub struct SceneArgs {
     /// Reports throughput at saturation
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub concurrency: Option<u32>,
-    /// Events in the fleet: fail:3@120 (worker 3, second 120), recover, leave, join, reset; repeatable
-    #[arg(long, value_name = "WHAT:WORKER@SECOND")]
+    /// Events in the fleet: fail:3@120 (worker 3 after 120 s), recover, leave, join, reset; repeatable
+    #[arg(long, value_name = "WHAT:WORKER@TIME")]
     pub incident: Vec<Incident>,
 }
 
@@ -255,8 +262,8 @@ pub struct ContestArgs {
     #[command(flatten)]
     pub slo: SloArgs,
     /// Compute bounds that no router can beat
-    #[arg(long, value_enum, default_value = "on")]
-    pub bounds: Switch,
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    pub bounds: OnOff,
     /// Concurrent runs [default: one per core]
     #[arg(long)]
     pub threads: Option<usize>,
@@ -266,10 +273,10 @@ pub struct ContestArgs {
 #[derive(Args, Clone, Copy)]
 pub struct SloArgs {
     /// Longest time to first token that meets the objective
-    #[arg(long, default_value_t = 2_000.0)]
+    #[arg(long, value_name = "TIME", value_parser = milliseconds, default_value_t = 2_000.0)]
     pub slo_ttft_ms: f64,
     /// Longest time per output token that meets the objective
-    #[arg(long, default_value_t = 50.0)]
+    #[arg(long, value_name = "TIME", value_parser = milliseconds, default_value_t = 50.0)]
     pub slo_tpot_ms: f64,
 }
 

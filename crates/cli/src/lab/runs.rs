@@ -13,7 +13,7 @@ use warmroute_types::Micros;
 
 use super::args::ContestArgs;
 use super::scene::Scene;
-use crate::options::Switch;
+use crate::options::OnOff;
 
 /// The default policies.
 const POLICIES: [&str; 6] =
@@ -27,7 +27,7 @@ pub struct Contest {
     trouble: Trouble,
     seeds: std::ops::Range<u64>,
     slo: Slo,
-    bounds: Switch,
+    bounds: OnOff,
     threads: usize,
 }
 
@@ -119,7 +119,7 @@ impl Contest {
         }
         let requests = ran.point.summaries.iter().map(|summary| summary.requests).max().unwrap_or(0);
         let has_times = scene.config.concurrency.is_none();
-        if self.bounds == Switch::On && has_times && requests <= BOUNDS_REQUESTS_MAX {
+        if self.bounds.0 && has_times && requests <= BOUNDS_REQUESTS_MAX {
             ran.point.bounds = self.bounds_of(scene)?;
         }
         Ok(ran)

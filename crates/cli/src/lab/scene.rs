@@ -7,6 +7,7 @@ use warmroute_types::Micros;
 
 use super::args::SceneArgs;
 use super::traffic::Traffic;
+use crate::options::quantity;
 
 /// The world of one setting, and its traffic for any seed.
 pub struct Scene {
@@ -126,7 +127,7 @@ fn parse_group(group: &str, engine: &EngineConfig) -> anyhow::Result<Vec<EngineC
     let mut engine = engine.clone();
     for part in parts {
         match part.split_once('=') {
-            Some(("kv-tokens", value)) => engine.kv_tokens = value.parse()?,
+            Some(("kv-tokens", value)) => engine.kv_tokens = quantity::count(value).context("kv-tokens")?,
             Some(("speed-percent", value)) => engine.speed_percent = value.parse()?,
             _ => anyhow::bail!("`{part}` is neither kv-tokens=N nor speed-percent=N"),
         }
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn groups_of_engines_are_read() {
         let usual = EngineConfig::for_profile(Profile::Llama3_1_8b);
-        let slow = parse_group("3:kv-tokens=1000:speed-percent=50", &usual).unwrap();
+        let slow = parse_group("3:kv-tokens=1k:speed-percent=50", &usual).unwrap();
         assert_eq!((slow.len(), slow[0].kv_tokens, slow[2].speed_percent), (3, 1_000, 50));
         for bad in ["", "x", "2:speed=1", "2:kv-tokens=many"] {
             assert!(parse_group(bad, &usual).is_err(), "{bad}");

@@ -4,11 +4,13 @@ use anyhow::Context;
 use serde_json::json;
 use warmroute_report::{Report, Sweep};
 use warmroute_sim::View;
+use warmroute_types::BadQuantity;
 
 use super::args::{ContestArgs, SceneArgs, SweepArgs};
 use super::output;
 use super::runs::{Contest, Keep, named, progress_bar};
 use super::scene::{self, Scene};
+use crate::options::quantity::{count, milliseconds, seconds};
 
 /// The parameters that can vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,16 +193,29 @@ impl Range {
             .iter()
             .find(|(known, ..)| *known == name)
             .with_context(|| format!("--over {name}: known are {known}"))?;
-        let number = |value: &str| {
-            let number = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-            number.with_context(|| format!("--over {text}: `{value}` is no number from 0 on"))
-        };
+        let number = |value: &str| parameter.read(value).with_context(|| format!("--over {name}: `{value}`"));
         let values = values.split(',').map(number).collect::<anyhow::Result<Vec<_>>>()?;
         Ok(Range { parameter, label, values })
     }
 }
 
 impl Parameter {
+    /// A value, in the unit of the parameter's label.
+    fn read(self, value: &str) -> Result<f64, BadQuantity> {
+        match self {
+            Parameter::KvTokens
+            | Parameter::HostKvTokens
+            | Parameter::PoolKvTokens
+            | Parameter::Concurrency => count(value).map(|count: u64| count as f64),
+            Parameter::Staleness => seconds(value),
+            Parameter::Lag | Parameter::Batch | Parameter::ShareDelay => milliseconds(value),
+            _ => {
+                let number = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+                number.ok_or(BadQuantity("expected a number from 0 on"))
+            }
+        }
+    }
+
     /// The policy parameter, if this is not a parameter of the scene.
     fn knob(self) -> Option<Knob> {
         match self {
@@ -242,7 +257,11 @@ mod tests {
         let all = combinations(&ranges);
         assert_eq!(all.len(), 6);
         assert_eq!(all[0], [1.0, 4.0]);
-        for (bad, why) in [("rate", "NAME=VALUES"), ("size=1", "known are"), ("rate=1,x", "no number")] {
+        assert_eq!(Range::parse("kv-tokens=200k,1M").unwrap().values, [200_000.0, 1_000_000.0]);
+        assert_eq!(Range::parse("lag=50,1s").unwrap().values, [50.0, 1_000.0]);
+        for (bad, why) in
+            [("rate", "NAME=VALUES"), ("size=1", "known are"), ("rate=1,x", "`x`"), ("lag=1x", "`1x`")]
+        {
             assert!(Range::parse(bad).unwrap_err().to_string().contains(why), "{bad}");
         }
     }

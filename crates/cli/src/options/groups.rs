@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{MatchingUnit, Publishers};
@@ -16,7 +16,9 @@ use warmroute_record::{LineFormat, ModelNames};
 use warmroute_types::OptionValue;
 
 use super::named::named;
-use super::quantity::{BYTES_PER_SPAN, ByteSize, ListenHost, Millis, OnOff, Secs, Spans, StreamContinuation};
+use super::quantity::{
+    BYTES_PER_SPAN, ByteSize, Count, ListenHost, Millis, OnOff, Secs, Spans, StreamContinuation,
+};
 use super::secret::Secret;
 
 fn gateway() -> warmroute_gateway::Config {
@@ -116,7 +118,7 @@ group! {
         admin_port: u16 = Some(29_000),
         /// Maximum concurrent client connections; further clients wait to be accepted [default: 16384]
         #[arg(value_name = "CONNECTIONS")]
-        max_client_connections: usize = Some(gateway().connections_max),
+        max_client_connections: Count<usize> = Some(Count(gateway().connections_max)),
         /// Threads that serve requests; 0 is one per core [default: 0]
         threads: usize = Some(0),
         /// Time for requests to finish after SIGTERM; then they are aborted [default: 600]
@@ -141,8 +143,9 @@ group! {
         #[arg(hide_short_help = false, value_name = "LEVEL")]
         log_level: String = Some("info".to_owned()),
         /// Format of log lines [default: text]
-        #[arg(value_enum)]
-        log_format: LogFormat = Some(LogFormat::Text),
+        #[arg(value_parser = named::<LogFormat>())]
+        #[serde(with = "super::named")]
+        log_format: LogFormat = Some(LogFormat::default()),
         /// Log a line for every request to this file, or to stderr: worker, reason, tokens, times, status; no prompts
         #[arg(value_name = "FILE|stderr")]
         access_log: PathBuf = None,
@@ -157,13 +160,18 @@ group! {
 }
 
 /// Format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people
+    #[default]
     Text,
     /// One JSON object per line
     Json,
+}
+
+impl OptionValue for LogFormat {
+    const VALUES: &'static [(LogFormat, &'static str, &'static str)] =
+        &[(LogFormat::Text, "text", "For people"), (LogFormat::Json, "json", "One JSON object per line")];
 }
 
 /// Who may manage workers on the client listener.
@@ -261,7 +269,7 @@ group! {
         // Other routers use 256, which sends all users who share a system prompt of that length to one worker.
         /// Tokens in the prefix key when --prefix-key is tokens; a token counts as 4 bytes [default: 1024]
         #[arg(value_name = "TOKENS")]
-        prefix_token_count: u32 = Some(gateway().prefix.tokens),
+        prefix_token_count: Count<u32> = Some(Count(gateway().prefix.tokens)),
         /// Hash of the prefix key [default: xxh3]
         #[arg(value_parser = named::<PrefixHash>())]
         #[serde(with = "super::named")]
@@ -289,7 +297,7 @@ group! {
         cache_threshold: f64 = None,
         /// cache_aware: overloaded when in-flight requests exceed the least loaded worker's by this number [default: 64]
         #[arg(value_name = "REQUESTS")]
-        balance_abs_threshold: u32 = None,
+        balance_abs_threshold: Count<u32> = None,
         /// cache_aware: overloaded when in-flight requests exceed this multiple of the least loaded worker's [default: 1.5]
         #[arg(value_name = "TIMES")]
         balance_rel_threshold: f64 = None,
@@ -308,7 +316,7 @@ group! {
         presumed_ttl_secs: Secs = Some(secs(index().presumed_ttl.0 / 1_000_000)),
         /// KV cache size of a worker whose metrics do not report it [default: 500000]
         #[arg(value_name = "TOKENS")]
-        worker_kv_tokens: u64 = Some(index().presumed_tokens),
+        worker_kv_tokens: Count<u64> = Some(Count(index().presumed_tokens)),
         /// Request usage for streams if the client did not, and remove it from the response [default: on]
         #[arg(value_parser = named::<UsageInjection>())]
         #[serde(with = "super::named")]
@@ -320,8 +328,9 @@ group! {
     /// KV events of engines.
     Events ("KV events") {
         /// Detect and follow the engines' KV events [default: auto]
-        #[arg(value_enum)]
-        kv_events: Following = Some(Following::Auto),
+        #[arg(value_parser = named::<Following>())]
+        #[serde(with = "super::named")]
+        kv_events: Following = Some(Following::default()),
         /// Endpoint that engines connect to if they do not bind their own, such as tcp://0.0.0.0:5557; topics tell
         /// them apart
         #[arg(value_name = "ENDPOINT")]
@@ -349,13 +358,20 @@ group! {
 }
 
 /// Whether KV events are followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Following {
     /// Follow KV events of engines that publish them
+    #[default]
     Auto,
     /// Ignore KV events: all caches are presumed
     Off,
+}
+
+impl OptionValue for Following {
+    const VALUES: &'static [(Following, &'static str, &'static str)] = &[
+        (Following::Auto, "auto", "Follow KV events of engines that publish them"),
+        (Following::Off, "off", "Ignore KV events: all caches are presumed"),
+    ];
 }
 
 group! {
@@ -413,13 +429,13 @@ group! {
     Admission ("Admission") {
         /// Maximum concurrent requests; further ones wait in the admission queue; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
-        max_concurrent_requests: u32 = Some(gateway().admission.running_max),
+        max_concurrent_requests: Count<u32> = Some(Count(gateway().admission.running_max)),
         /// Maximum concurrent requests per worker; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
-        max_concurrent_per_worker: u32 = Some(0),
+        max_concurrent_per_worker: Count<u32> = Some(Count(0)),
         /// Maximum requests in the admission queue; further ones get 429 [default: 100]
         #[arg(value_name = "REQUESTS")]
-        queue_size: usize = Some(gateway().admission.waiting_max),
+        queue_size: Count<usize> = Some(Count(gateway().admission.waiting_max)),
         /// Longest wait in the admission queue; then a request gets 429 [default: 60]
         #[arg(value_name = "TIME")]
         queue_timeout_secs: Secs = Some(Secs(gateway().admission.wait_max)),
@@ -443,13 +459,13 @@ group! {
         tenant_header: String = Some("api-key".to_owned()),
         /// Requests per minute and tenant; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
-        rate_limit_requests_per_minute: u32 = Some(gateway().admission.limits.requests_per_minute),
+        rate_limit_requests_per_minute: Count<u32> = Some(Count(gateway().admission.limits.requests_per_minute)),
         /// Tokens per minute and tenant, prompts and answers together; 0 is unlimited [default: 0]
         #[arg(value_name = "TOKENS")]
-        rate_limit_tokens_per_minute: u32 = Some(gateway().admission.limits.tokens_per_minute),
+        rate_limit_tokens_per_minute: Count<u32> = Some(Count(gateway().admission.limits.tokens_per_minute)),
         /// Requests in flight per tenant, waiting ones included; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
-        max_concurrent_per_tenant: u32 = Some(gateway().admission.limits.concurrent),
+        max_concurrent_per_tenant: Count<u32> = Some(Count(gateway().admission.limits.concurrent)),
         /// Share of the admission queue per tenant, in percent; 0 is unlimited [default: 0]
         #[arg(value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
         queue_share_per_tenant: u32 = Some(gateway().admission.shares.queue_percent),

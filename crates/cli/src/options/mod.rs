@@ -10,7 +10,6 @@ mod model_entry;
 pub mod named;
 pub mod quantity;
 mod secret;
-mod switch;
 mod written;
 
 use std::collections::BTreeMap;
@@ -24,7 +23,6 @@ pub use file::{most_similar, parse, read_file, without_types};
 pub use model_entry::ModelEntry;
 pub use quantity::OnOff;
 pub use secret::Secret;
-pub use switch::Switch;
 pub use written::Written;
 
 /// Defines all options from their groups. A table of the file has the name of the field.

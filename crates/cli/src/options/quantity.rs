@@ -1,8 +1,6 @@
-//! Values that take a unit or a word: times, sizes, addresses, switches.
+//! Values that take a unit or a word: times, sizes, counts, addresses, switches.
 //!
-//! One parser serves flags, environment variables and keys of the file. A plain number keeps the unit of the option's
-//! name, so that command lines of other routers mean the same here. Errors do not repeat the value, which may be a
-//! secret in the wrong place.
+//! Flags, environment variables and keys of the file read them alike. The parsers are [`warmroute_types`]'.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
@@ -10,21 +8,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use warmroute_gateway::ContinueStreams;
+use warmroute_types::{BadQuantity, parse_bytes, parse_count, parse_time};
 
 /// Approximate memory of a span in the index, in bytes.
 pub const BYTES_PER_SPAN: usize = 32;
 
-/// What was expected instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadQuantity(&'static str);
-
-impl std::fmt::Display for BadQuantity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for BadQuantity {}
+const EXPECTED_SECS: BadQuantity =
+    BadQuantity("expected a time: a number of seconds, or a number with a unit such as 500ms, 2s, 10m or 1h");
+const EXPECTED_MILLIS: BadQuantity =
+    BadQuantity("expected a time: a number of milliseconds, or a number with a unit such as 500ms, 2s or 1m");
 
 /// A time in whole milliseconds. A plain number counts seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +29,10 @@ pub struct Millis(pub Duration);
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ByteSize(pub usize);
+
+/// A whole number, such as 500000 or 500k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Count<T>(pub T);
 
 /// A size of the index. A plain number counts spans; with a unit it is a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,68 +50,42 @@ pub struct OnOff(pub bool);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamContinuation(pub ContinueStreams);
 
-/// A number and the unit behind it, in lower case.
-fn number_and_unit(text: &str) -> (&str, String) {
-    let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    (text[..unit].trim(), text[unit..].trim().to_ascii_lowercase())
+/// A number of seconds, for options that take parts of a millisecond.
+pub fn seconds(text: &str) -> Result<f64, BadQuantity> {
+    parse_time(text, Duration::from_secs(1)).map(|time| time.as_secs_f64()).ok_or(EXPECTED_SECS)
 }
 
-/// The number in units of `unit`, rounded; `None` if it is no number, is negative, or is rounded to nothing.
-fn scaled(number: &str, unit: u64) -> Option<u64> {
-    if let Ok(whole) = number.parse::<u64>() {
-        return Some(whole.saturating_mul(unit));
-    }
-    let decimal = number.parse::<f64>().ok().filter(|decimal| decimal.is_finite() && *decimal >= 0.0)?;
-    let scaled = (decimal * unit as f64).round() as u64;
-    (scaled > 0 || decimal == 0.0).then_some(scaled)
+/// A number of milliseconds, for options that take parts of one.
+pub fn milliseconds(text: &str) -> Result<f64, BadQuantity> {
+    let time = parse_time(text, Duration::from_millis(1)).ok_or(EXPECTED_MILLIS)?;
+    Ok(time.as_secs_f64() * 1_000.0)
 }
 
-fn parse_time(text: &str, plain_ms: u64) -> Option<Duration> {
-    let (number, unit) = number_and_unit(text);
-    let unit_ms = match unit.as_str() {
-        "" => plain_ms,
-        "ms" => 1,
-        "s" => 1_000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    scaled(number, unit_ms).map(Duration::from_millis)
+/// A whole number that fits its option.
+pub fn count<T: TryFrom<u64>>(text: &str) -> Result<T, BadQuantity> {
+    let expected = BadQuantity("expected a whole number, or a number with k, M or G, such as 500k");
+    let count = parse_count(text).ok_or(expected)?;
+    T::try_from(count).map_err(|_| BadQuantity("the number is too large"))
 }
 
-fn parse_size(text: &str, plain_bytes: u64) -> Result<usize, BadQuantity> {
-    const EXPECTED: BadQuantity =
-        BadQuantity("expected a size: a number, or a number with a unit such as 16MB or 16MiB");
-    let (number, unit) = number_and_unit(text);
-    let unit_bytes = match unit.as_str() {
-        "" => plain_bytes,
-        "b" => 1,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "kib" | "ki" => 1 << 10,
-        "mib" | "mi" => 1 << 20,
-        "gib" | "gi" => 1 << 30,
-        "k" | "m" | "g" => {
-            return Err(BadQuantity(
-                "ambiguous unit: write MB for 1,000,000 bytes or MiB for 1,048,576 bytes",
-            ));
-        }
-        _ => return Err(EXPECTED),
-    };
-    let bytes = scaled(number, unit_bytes).ok_or(EXPECTED)?;
-    // TOML has no larger number.
-    Ok(usize::try_from(bytes.min(i64::MAX as u64)).unwrap_or(usize::MAX))
+/// A time in whole milliseconds; `None` if it is rounded to nothing.
+fn whole_millis(time: Duration) -> Option<Duration> {
+    let millis = time.saturating_add(Duration::from_micros(500)).as_millis();
+    let is_kept = millis > 0 || time.is_zero();
+    is_kept.then(|| Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)))
+}
+
+/// A size of this machine.
+fn size(text: &str, plain: u64) -> Result<usize, BadQuantity> {
+    parse_bytes(text, plain).map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 impl FromStr for Secs {
     type Err = BadQuantity;
 
     fn from_str(text: &str) -> Result<Secs, BadQuantity> {
-        let expected =
-            "expected a time: a number of seconds, or a number with a unit such as 500ms, 2s, 10m or 1h";
-        parse_time(text, 1_000).map(Secs).ok_or(BadQuantity(expected))
+        let time = parse_time(text, Duration::from_secs(1)).and_then(whole_millis);
+        time.map(Secs).ok_or(EXPECTED_SECS)
     }
 }
 
@@ -123,9 +93,16 @@ impl FromStr for Millis {
     type Err = BadQuantity;
 
     fn from_str(text: &str) -> Result<Millis, BadQuantity> {
-        let expected =
-            "expected a time: a number of milliseconds, or a number with a unit such as 500ms, 2s or 1m";
-        parse_time(text, 1).map(Millis).ok_or(BadQuantity(expected))
+        let time = parse_time(text, Duration::from_millis(1)).and_then(whole_millis);
+        time.map(Millis).ok_or(EXPECTED_MILLIS)
+    }
+}
+
+impl<T: TryFrom<u64>> FromStr for Count<T> {
+    type Err = BadQuantity;
+
+    fn from_str(text: &str) -> Result<Count<T>, BadQuantity> {
+        count(text).map(Count)
     }
 }
 
@@ -133,7 +110,7 @@ impl FromStr for ByteSize {
     type Err = BadQuantity;
 
     fn from_str(text: &str) -> Result<ByteSize, BadQuantity> {
-        parse_size(text, 1).map(ByteSize)
+        size(text, 1).map(ByteSize)
     }
 }
 
@@ -141,7 +118,7 @@ impl FromStr for Spans {
     type Err = BadQuantity;
 
     fn from_str(text: &str) -> Result<Spans, BadQuantity> {
-        parse_size(text, BYTES_PER_SPAN as u64).map(|bytes| Spans(bytes / BYTES_PER_SPAN))
+        size(text, BYTES_PER_SPAN as u64).map(|bytes| Spans(bytes / BYTES_PER_SPAN))
     }
 }
 
@@ -248,6 +225,12 @@ macro_rules! read_as_text {
     )* };
 }
 
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for Count<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Count<T>, D::Error> {
+        Scalar::parse(from)
+    }
+}
+
 read_as_text!(Secs, Millis, ByteSize, Spans, ListenHost, OnOff, StreamContinuation);
 
 #[cfg(test)]
@@ -255,49 +238,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_has_the_options_unit_or_its_own() {
-        let ms = |text: &str| text.parse::<Secs>().map(|time| time.0.as_millis()).ok();
-        for (text, expected) in [
-            ("60", 60_000),
-            ("0", 0),
-            ("1.5", 1_500),
-            ("500ms", 500),
-            ("2s", 2_000),
-            ("10m", 600_000),
-            ("10 min", 600_000),
-            ("0.5h", 1_800_000),
-            ("1d", 86_400_000),
-        ] {
-            assert_eq!(ms(text), Some(expected), "{text}");
-        }
-        for bad in ["", "m", "-1", "1x", "1e3", "inf", "0.0001ms", "1m30s", "tcp://1.2.3.4:80"] {
-            assert_eq!(ms(bad), None, "{bad}");
-        }
+    fn a_time_is_whole_milliseconds_where_it_is_written_to_a_file() {
+        assert_eq!("1.5".parse(), Ok(Secs(Duration::from_millis(1_500))));
         assert_eq!("250".parse(), Ok(Millis(Duration::from_millis(250))));
         assert_eq!("2s".parse(), Ok(Millis(Duration::from_secs(2))));
-        assert!(ms("18446744073709551615d") > Some(1 << 60), "too large is not wrapped");
+        assert_eq!("1.7ms".parse(), Ok(Secs(Duration::from_millis(2))));
+        assert!("0.0001ms".parse::<Secs>().is_err(), "it would become 0, which means something else");
+        assert!("99999999999d".parse::<Secs>().unwrap().0 > Duration::from_secs(1 << 50));
     }
 
     #[test]
-    fn a_size_has_a_decimal_or_a_binary_unit() {
-        for (text, expected) in [
-            ("16777216", 16 << 20),
-            ("16MB", 16_000_000),
-            ("16MiB", 16 << 20),
-            ("16mib", 16 << 20),
-            ("1.5 GiB", 3 << 29),
-            ("2Gi", 2 << 30),
-            ("7B", 7),
-        ] {
-            assert_eq!(text.parse(), Ok(ByteSize(expected)), "{text}");
-        }
-        let error = "16M".parse::<ByteSize>().unwrap_err().to_string();
-        assert!(error.contains("MiB for"), "{error}");
-        for bad in ["", "MB", "-1", "16 eggs"] {
-            assert!(bad.parse::<ByteSize>().is_err(), "{bad}");
-        }
-        assert_eq!("1000".parse(), Ok(Spans(1_000)), "spans");
+    fn a_count_fits_its_option() {
+        assert_eq!("500k".parse(), Ok(Count(500_000_u64)));
+        assert_eq!("4G".parse(), Ok(Count(4_000_000_000_u32)));
+        assert_eq!(count::<u16>("70k"), Err(BadQuantity("the number is too large")));
         assert_eq!("1MiB".parse(), Ok(Spans((1 << 20) / BYTES_PER_SPAN)));
+        assert_eq!("1000".parse(), Ok(Spans(1_000)), "spans");
+        assert_eq!((seconds("200us"), milliseconds("0.2")), (Ok(0.000_2), Ok(0.2)));
     }
 
     #[test]
@@ -317,15 +274,19 @@ mod tests {
         time: Secs,
         pause: Millis,
         size: ByteSize,
+        tokens: Count<u64>,
         switch: OnOff,
     }
 
     #[test]
     fn what_is_written_to_a_file_is_read_back() {
-        let text = "time = \"1500ms\"\npause = \"2s\"\nsize = \"1MB\"\nswitch = \"on\"\n";
+        let text = "time = \"1500ms\"\npause = \"2s\"\nsize = \"1MB\"\ntokens = \"500k\"\nswitch = \"on\"\n";
         let file: File = toml::from_str(text).unwrap();
         let written = toml::to_string(&file).unwrap();
-        assert_eq!(written, "time = \"1500ms\"\npause = 2000\nsize = 1000000\nswitch = true\n");
+        assert_eq!(
+            written,
+            "time = \"1500ms\"\npause = 2000\nsize = 1000000\ntokens = 500000\nswitch = true\n"
+        );
         assert_eq!(toml::from_str::<File>(&written).unwrap(), file);
         let error = toml::from_str::<File>("time = \"hush\"").unwrap_err();
         assert!(error.message().starts_with("expected a time"), "{error}");

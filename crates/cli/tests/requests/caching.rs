@@ -132,12 +132,12 @@ fn with_injection_off_streams_pass_unchanged() {
     let engine = Scripted::new(move |mut asked| {
         *kept.lock().unwrap() = asked.body.clone();
         asked.begin_events();
-        asked.chunk("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\n");
+        asked.chunk("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\ndata: [DONE]\n\n");
         asked.end_chunks();
     });
     let body = crate::harness::client::chat_stream("m", 3);
     let on = Gateway::over(&[&engine.url], &[]);
-    assert_eq!(post(on.url(), "/v1/chat/completions", &body).text(), "");
+    assert_eq!(post(on.url(), "/v1/chat/completions", &body).text(), "data: [DONE]\n\n");
     let sent: Value = serde_json::from_slice(&seen.lock().unwrap()).unwrap();
     assert_eq!(sent["stream_options"]["include_usage"], true);
     let off = Gateway::over(&[&engine.url], &["--usage-injection", "off"]);

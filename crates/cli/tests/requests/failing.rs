@@ -9,6 +9,7 @@ use crate::harness::eventually;
 use crate::harness::gate::Gate;
 use crate::harness::process::{Gateway, engine, engine_on};
 use crate::harness::script::Scripted;
+use crate::harness::temp_folder::TempFolder;
 use serde_json::json;
 
 /// An engine that answers every request.
@@ -88,6 +89,53 @@ fn a_stream_that_ends_with_its_connection_is_whole_only_if_it_says_so() {
         let text = post(gateway.url(), "/v1/chat/completions", &chat_stream("m", 9)).text();
         assert_eq!(text.contains("[DONE]"), is_whole, "{text}");
         assert_eq!(text.contains("worker_failed"), !is_whole, "{text}");
+    }
+}
+
+/// An engine that ends its stream as HTTP wants it, with these events.
+fn ending_with(events: &'static str) -> Scripted {
+    Scripted::new(move |mut asked| {
+        asked.begin_events();
+        asked.chunk("data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n");
+        if !events.is_empty() {
+            asked.chunk(events);
+        }
+        asked.end_chunks();
+    })
+}
+
+#[test]
+fn a_stream_that_ends_well_framed_in_the_middle_of_its_answer_is_broken_off() {
+    const STOP: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\": \"stop\"}]}\n\n";
+    for (path, events, is_whole) in [
+        ("/v1/chat/completions", "", false),
+        ("/v1/completions", "data: {\"choices\":[{\"text\":\"b\",\"finish_reason\":null}]}\n\n", false),
+        ("/v1/chat/completions", STOP, true),
+        ("/v1/chat/completions", "data: [DONE]\n\n", true),
+        // Engines without a final event of this API exist.
+        ("/v1/messages", "", true),
+    ] {
+        for flags in [&[][..], &["--continue-streams"]] {
+            let folder = TempFolder::new("broken-off");
+            let log = folder.file("access.log");
+            let engine = ending_with(events);
+            let log_flags = ["--access-log", &log, "--access-log-format", "json"];
+            let gateway = Gateway::over(&[&engine.url], &[flags, &log_flags].concat());
+            let response = post(gateway.url(), path, &chat_stream("m", 9));
+            let (text, what) = (response.text(), format!("{path} {events} {flags:?}"));
+            assert_eq!(text.contains("worker_failed"), !is_whole, "{what}: {text}");
+            assert!(text.contains("\"a\"") && text.contains(events), "{what}: {text}");
+            gateway.wait_for_idle();
+            let outcome = if is_whole { "ok" } else { "failed" };
+            let counted =
+                format!("warmroute_requests_total{{worker=\"{}\",outcome=\"{outcome}\"}}", engine.url);
+            assert_eq!(gateway.metric(&counted), 1.0, "{what}");
+            let line = eventually("the access log's line", || {
+                let line = std::fs::read_to_string(&log).ok()?;
+                line.ends_with('\n').then_some(line)
+            });
+            assert!(line.contains(&format!("\"outcome\":\"{outcome}\"")), "{what}: {line}");
+        }
     }
 }
 

@@ -223,6 +223,8 @@ fn errors_name_what_was_written() {
     let folder = TempFolder::new("named");
     let pipe = folder.file("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let keys = folder.file("keys");
+    std::fs::write(&keys, "sk-1 tokens-per-minute=lots\n").unwrap();
     let none: [(&str, &str); 0] = [];
     for (flag, env, expected) in [
         (&["--api-keys-file", "/nope"][..], &none[..], "--api-keys-file: cannot read /nope"),
@@ -232,6 +234,9 @@ fn errors_name_what_was_written() {
         (&["--admin-token-file", "/nope/x"], &none, "--admin-token-file: cannot read /nope/x"),
         (&["--access-log", &pipe], &none, "--access-log: cannot write the access log"),
         (&["--continue-streams", "maybe"], &none, "--continue-streams"),
+        (&["--worker-kv-tokens", "many"], &none, "--worker-kv-tokens <TOKENS>': expected a whole number"),
+        (&[], &[("WARMROUTE_QUEUE_SIZE", "1.5")], "WARMROUTE_QUEUE_SIZE"),
+        (&["--api-keys-file", &keys], &none, "line 1: tokens-per-minute must be a whole number"),
     ] {
         let args = [&["serve", "http://127.0.0.1:1", "--port", "0", "--admin-port", "0"], flag].concat();
         let ran = if env.is_empty() { run(&args) } else { run_with_env(&args, env) };

@@ -105,6 +105,9 @@ pub struct RateLimiter {
 struct Buckets {
     id: u64,
     limits: Limits,
+    /// The limits in whose units the levels are: the last ones that were not 0. A limit that is lifted for a while and
+    /// set again finds its bucket as it would be, not full.
+    rates: Limits,
     requests: TokenBucket,
     tokens: TokenBucket,
     /// Reservations that are not settled.
@@ -182,20 +185,17 @@ impl RateLimiter {
         let Some(buckets) = self.tenants.get_mut(&tenant).filter(|buckets| buckets.limits != limits) else {
             return;
         };
-        let (before, known) = (buckets.limits, buckets.level(now));
-        let scaled = |level: f64, before: u32, after: u32| match before {
-            0 => f64::from(after),
-            _ => level * f64::from(after) / f64::from(before),
+        let (before, after) = (buckets.rates, limits.over(buckets.rates));
+        let scaled = |bucket: TokenBucket, before: u32, after: u32| {
+            let level = match before {
+                0 => f64::from(after),
+                _ => bucket.level(before, now) * f64::from(after) / f64::from(before),
+            };
+            TokenBucket::at_level(level, now)
         };
-        buckets.limits = limits;
-        buckets.requests = TokenBucket::at_level(
-            scaled(known.requests, before.requests_per_minute, limits.requests_per_minute),
-            now,
-        );
-        buckets.tokens = TokenBucket::at_level(
-            scaled(known.tokens, before.tokens_per_minute, limits.tokens_per_minute),
-            now,
-        );
+        buckets.requests = scaled(buckets.requests, before.requests_per_minute, after.requests_per_minute);
+        buckets.tokens = scaled(buckets.tokens, before.tokens_per_minute, after.tokens_per_minute);
+        (buckets.limits, buckets.rates) = (limits, after);
     }
 
     /// What is left of a tenant's limits; `None` if nothing is known to be used.
@@ -208,12 +208,19 @@ impl RateLimiter {
         self.follow_limits(tenant, reported.limits, now);
         let buckets = self.buckets(tenant, reported.limits, now);
         let known = buckets.level(now);
-        let merged = |known: f64, reported: f64| match merge {
-            LevelMerge::Replace => reported,
-            LevelMerge::Lower => known.min(reported),
+        let merge_into = |bucket: &mut TokenBucket, known: f64, reported: f64, limit: u32| {
+            let level = match merge {
+                LevelMerge::Replace => reported,
+                LevelMerge::Lower => known.min(reported),
+            };
+            // The level of what is not limited says nothing.
+            if limit > 0 {
+                *bucket = TokenBucket::at_level(level, now);
+            }
         };
-        buckets.requests = TokenBucket::at_level(merged(known.requests, reported.requests), now);
-        buckets.tokens = TokenBucket::at_level(merged(known.tokens, reported.tokens), now);
+        let Limits { requests_per_minute, tokens_per_minute, .. } = reported.limits;
+        merge_into(&mut buckets.requests, known.requests, reported.requests, requests_per_minute);
+        merge_into(&mut buckets.tokens, known.tokens, reported.tokens, tokens_per_minute);
     }
 
     /// Tenants that have used something of their limits.
@@ -311,6 +318,7 @@ impl Buckets {
         Buckets {
             id,
             limits,
+            rates: limits,
             requests: TokenBucket::full(limits.requests_per_minute, now),
             tokens: TokenBucket::full(limits.tokens_per_minute, now),
             running: 0,
@@ -353,8 +361,8 @@ impl Buckets {
 
     fn are_full(&self, now: Micros) -> bool {
         self.running == 0
-            && self.requests.is_full(self.limits.requests_per_minute, now)
-            && self.tokens.is_full(self.limits.tokens_per_minute, now)
+            && self.requests.is_full(self.rates.requests_per_minute, now)
+            && self.tokens.is_full(self.rates.tokens_per_minute, now)
     }
 }
 

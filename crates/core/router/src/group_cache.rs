@@ -18,6 +18,10 @@ const ALIASES_MAX: usize = 8;
 /// Most names of one worker. Further blocks count as absent.
 const NAMES_MAX: usize = 1 << 22;
 
+/// Most counts of blocks that a group stored more than once. Further ones are not counted, so that such a block is gone
+/// with its first removal: too little is promised, not too much.
+const EXTRA_COUNTS_MAX: usize = if cfg!(test) { 100 } else { 1 << 20 };
+
 type NumberMap<K, V> = HashMap<K, V, TableHash>;
 
 /// A block of one or several groups.
@@ -198,12 +202,20 @@ impl GroupCache {
         }
         let block = self.blocks.entry(name).or_default();
         if block.groups & bit != 0 {
-            *self.extra_counts.entry((name, group)).or_default() += 1;
-            return;
+            return self.count_extra(name, group);
         }
         block.groups |= bit;
         let block = *block;
         self.publish(name, block);
+    }
+
+    fn count_extra(&mut self, name: u64, group: u16) {
+        let is_full = self.extra_counts.len() >= EXTRA_COUNTS_MAX;
+        match self.extra_counts.get_mut(&(name, group)) {
+            Some(count) => *count = count.saturating_add(1),
+            None if is_full => {}
+            None => _ = self.extra_counts.insert((name, group), 1),
+        }
     }
 
     fn remove_one(&mut self, name: u64, bit: u32) {

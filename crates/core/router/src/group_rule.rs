@@ -2,9 +2,9 @@
 //!
 //! Such a model keeps blocks in groups, and needs something else of each to continue after a boundary: all blocks
 //! before it (full attention), the blocks of the last window (sliding window), or the block that ends there (a recurrent
-//! state). An engine reuses the longest prefix that every group can serve, as vLLM's coordinator of hybrid caches does:
-//! each group in turn accepts the present length or shortens it, until all accept it.
+//! state). An engine reuses the longest prefix that every group can serve, as vLLM's coordinator of hybrid caches does.
 
+use warmroute_feed::GROUPS_MAX;
 use warmroute_index::{Boundary, Trail, TrailPlace};
 use warmroute_types::Attention;
 
@@ -31,46 +31,59 @@ impl GroupRule {
         }
     }
 
+    /// Whether a block of these groups ends at the boundary.
+    fn ends_block(&self, boundary: &Boundary) -> bool {
+        boundary.reach.tokens.is_multiple_of(self.block_tokens.max(1))
+    }
+
     /// Whether the start of a prompt may be continued with fewer blocks than needed, because there are no more.
     fn counts_from_start(&self) -> bool {
         matches!(self.attention, Attention::Full | Attention::Window { .. })
     }
+}
 
-    /// The last boundary, at `from` or before it, after which these groups can continue. Blocks are checked from right
-    /// to left, so that a prefix that is held as a whole costs one window.
-    fn longest(
-        &self,
-        trail: &Trail,
-        from: TrailPlace,
-        alignment: u32,
-        held: &impl Fn(&Boundary) -> u32,
-    ) -> TrailPlace {
-        let needed = self.blocks_needed();
-        let (mut end, mut run, mut place) = (TrailPlace::default(), 0, from);
-        while let Some(boundary) = trail.at(place) {
-            let tokens = boundary.reach.tokens;
-            // Only some boundaries end a block of these groups.
-            if tokens.is_multiple_of(self.block_tokens.max(1)) {
-                let is_held = held(boundary) & self.groups == self.groups;
-                if !is_held {
-                    run = 0;
-                } else if run > 0 {
-                    run += 1;
-                } else if tokens.is_multiple_of(alignment) {
-                    (end, run) = (place, 1);
+/// How far a rule has looked at the blocks before a boundary. As the boundary moves left, so does the look, and no block
+/// is looked at twice.
+#[derive(Clone, Copy)]
+struct WindowScan {
+    /// The next boundary to look at.
+    next: TrailPlace,
+    /// Held blocks between the boundary and `next`.
+    held_blocks: u32,
+}
+
+impl WindowScan {
+    /// Whether the groups of a rule can continue after the boundary.
+    fn accepts(&mut self, rule: &GroupRule, trail: &Trail, held: &impl Fn(&Boundary) -> u32) -> bool {
+        let needed = rule.blocks_needed();
+        while self.held_blocks < needed {
+            let Some(boundary) = trail.at(self.next) else {
+                return self.held_blocks > 0 && rule.counts_from_start();
+            };
+            if rule.ends_block(boundary) {
+                if held(boundary) & rule.groups != rule.groups {
+                    return false;
                 }
-                if run >= needed {
-                    return end;
-                }
+                self.held_blocks += 1;
             }
-            place = boundary.before;
+            self.next = boundary.before;
         }
-        if run > 0 && self.counts_from_start() { end } else { TrailPlace::default() }
+        true
+    }
+
+    /// Moves from a boundary to the one before it.
+    fn move_left(&mut self, rule: &GroupRule, from: TrailPlace, boundary: &Boundary) {
+        if self.next == from {
+            self.next = boundary.before;
+        } else if rule.ends_block(boundary) {
+            self.held_blocks -= 1;
+        }
     }
 }
 
 /// The last boundary, at `from` or before it, after which all groups can continue. `held` tells the groups that hold
-/// the block before a boundary. `alignment` is a multiple of all block sizes.
+/// the block before a boundary. `alignment` is a multiple of all block sizes. Costs at most two looks at each boundary
+/// for each rule, whatever the windows.
 pub(crate) fn longest_common(
     rules: &[GroupRule],
     alignment: u32,
@@ -78,16 +91,20 @@ pub(crate) fn longest_common(
     from: TrailPlace,
     held: impl Fn(&Boundary) -> u32,
 ) -> TrailPlace {
-    let mut end = from;
-    loop {
-        let before = end;
-        for rule in rules {
-            end = rule.longest(trail, end, alignment, &held);
+    let mut scans = [WindowScan { next: from, held_blocks: 0 }; GROUPS_MAX];
+    let mut place = from;
+    while let Some(boundary) = trail.at(place) {
+        // Only some boundaries end a block of every group.
+        let is_aligned = boundary.reach.tokens.is_multiple_of(alignment);
+        if is_aligned && rules.iter().zip(&mut scans).all(|(rule, scan)| scan.accepts(rule, trail, &held)) {
+            break;
         }
-        if end == before {
-            return end;
+        for (rule, scan) in rules.iter().zip(&mut scans) {
+            scan.move_left(rule, place, boundary);
         }
+        place = boundary.before;
     }
+    place
 }
 
 /// The least common multiple of block sizes, at which all groups have a boundary.

@@ -1,8 +1,8 @@
 //! Which paths of workers clients may request.
 
 use warmroute_prompt::Api;
+use warmroute_wire::percent_decoded;
 
-use crate::percent::percent_decoded;
 use crate::stored_reference::is_stored_path;
 
 /// Paths that are still percent-encoded after this many decodings get 404.

@@ -91,7 +91,9 @@ pub(crate) enum GatewayError {
         "Dropped from the admission queue for requests of higher priority; try again in {retry_after_s} s"
     )]
     Shed { retry_after_s: u32 },
-    #[error("x-warmroute-ttft-budget-ms must be a whole number of milliseconds, at most one day")]
+    #[error(
+        "x-warmroute-ttft-budget-ms must be a number of milliseconds, or a time such as 2s, at most one day"
+    )]
     BadTtftBudget,
     #[error("{}; try again in {} s", limit_text(.0.limit), .0.retry_after_s)]
     RateLimited(Exceeded),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prometheus_client::metrics::counter::Counter;
 use warmroute_admission::{Class, Limits};
-use warmroute_types::{Micros, OptionValue};
+use warmroute_types::{Micros, OptionValue, parse_count};
 
 use crate::cache_salt::CacheSalt;
 use crate::cached_tokens::CachedTokens;
@@ -226,21 +226,35 @@ impl KeyLine {
         const UNKNOWN: &str = "expected name=, requests-per-minute=, tokens-per-minute=, concurrent-requests=, \
              queue-share=, memory-share=, priority=, ttft-budget-ms=, engine-fields=, cache-group= or \
              cached-tokens= after the key";
-        let number = |value: &str| value.parse::<u32>().map_err(|_| "a limit must be a whole number");
+        let count = |value: &str| parse_count(value).and_then(|count| u32::try_from(count).ok());
         match word.split_once('=').ok_or(UNKNOWN)? {
             ("name", name) => self.name = checked(name)?,
-            ("requests-per-minute", value) => self.limits.requests_per_minute = number(value)?,
-            ("tokens-per-minute", value) => self.limits.tokens_per_minute = number(value)?,
-            ("concurrent-requests", value) => self.limits.concurrent = number(value)?,
-            ("queue-share", value) => self.shares.queue_percent = percent(value)?,
-            ("memory-share", value) => self.shares.memory_percent = percent(value)?,
+            ("requests-per-minute", value) => {
+                self.limits.requests_per_minute =
+                    count(value).ok_or("requests-per-minute must be a whole number, such as 600 or 2k")?
+            }
+            ("tokens-per-minute", value) => {
+                self.limits.tokens_per_minute =
+                    count(value).ok_or("tokens-per-minute must be a whole number, such as 500000 or 500k")?
+            }
+            ("concurrent-requests", value) => {
+                self.limits.concurrent =
+                    count(value).ok_or("concurrent-requests must be a whole number, such as 8")?
+            }
+            ("queue-share", value) => {
+                self.shares.queue_percent = percent(value).ok_or("queue-share must be 1 to 100 percent")?
+            }
+            ("memory-share", value) => {
+                self.shares.memory_percent = percent(value).ok_or("memory-share must be 1 to 100 percent")?
+            }
             ("priority", value) => {
                 self.class_max = Some(Class::named(value).ok_or("priority must be high, normal or low")?);
             }
             ("ttft-budget-ms", value) => {
-                let budget = ttft_budget::parse_ms(value);
-                self.ttft_budget =
-                    Some(budget.ok_or("ttft-budget-ms must be a whole number, at most a day")?);
+                let budget = ttft_budget::parse(value);
+                let wrong =
+                    "ttft-budget-ms must be a number of milliseconds or a time such as 2s, at most a day";
+                self.ttft_budget = Some(budget.ok_or(wrong)?);
             }
             ("engine-fields", rules) => self.rights.engine_fields = rules.parse()?,
             ("cache-group", group) => self.rights.cache_group = Some(checked(group)?),
@@ -256,9 +270,9 @@ impl KeyLine {
 }
 
 /// A share, such as `25` or `25%`.
-fn percent(value: &str) -> Result<u32, &'static str> {
+fn percent(value: &str) -> Option<u32> {
     let number = value.strip_suffix('%').unwrap_or(value).parse::<u32>().ok();
-    number.filter(|percent| (1..=100).contains(percent)).ok_or("a share must be 1 to 100 percent")
+    number.filter(|percent| (1..=100).contains(percent))
 }
 
 fn checked(name: &str) -> Result<String, &'static str> {
@@ -310,6 +324,15 @@ mod tests {
     }
 
     #[test]
+    fn limits_take_units() {
+        let line = "sk-1 name=a requests-per-minute=2k tokens-per-minute=1.5M concurrent-requests=8 ttft-budget-ms=2s";
+        let keys = Keys::read(line).unwrap();
+        let tenant = keys.tenants().next().unwrap();
+        let limits = Limits { requests_per_minute: 2_000, tokens_per_minute: 1_500_000, concurrent: 8 };
+        assert_eq!((tenant.limits, tenant.ttft_budget), (limits, Some(Micros::from_secs(2))));
+    }
+
+    #[test]
     fn errors_name_the_line_but_not_its_content() {
         for (text, why) in [
             ("", "the file contains no key"),
@@ -318,9 +341,13 @@ mod tests {
             ("sk-1 name=a/b", "line 1: a name must have"),
             ("sk-1 secret", "line 1: expected name="),
             ("sk-1 color=secret", "line 1: expected name="),
-            ("sk-1 tokens-per-minute=secret", "line 1: a limit must be a whole number"),
+            ("sk-1 tokens-per-minute=secret", "line 1: tokens-per-minute must be a whole number"),
+            ("sk-1 requests-per-minute=1.5", "line 1: requests-per-minute must be a whole number"),
+            ("sk-1 concurrent-requests=9G", "line 1: concurrent-requests must be a whole number"),
+            ("sk-1 queue-share=secret", "line 1: queue-share must be 1 to 100 percent"),
+            ("sk-1 memory-share=0", "line 1: memory-share must be 1 to 100 percent"),
             ("sk-1 priority=secret", "line 1: priority must be high, normal or low"),
-            ("sk-1 ttft-budget-ms=secret", "line 1: ttft-budget-ms must be a whole number"),
+            ("sk-1 ttft-budget-ms=secret", "line 1: ttft-budget-ms must be a number of milliseconds"),
             ("sk-1 engine-fields=secret", "line 1: expected FIELD:pass"),
             ("sk-1 cached-tokens=secret", "line 1: cached-tokens must be shown or hidden"),
             ("sk-1 name=a priority=high\nsk-2 name=a", "line 2: another key with this name"),

@@ -16,7 +16,7 @@ use crate::Timeouts;
 use crate::attempt::{Attempt, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::cached_tokens::{CachedTokens, CachedTokensFilter};
-use crate::continuation::{Guarded, GuardedState, StreamGuard, Switch};
+use crate::continuation::{GuardedState, StreamGuard, Switch};
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
@@ -105,10 +105,19 @@ pub(crate) struct RelayParams {
 }
 
 impl RelayParams {
-    /// Whether the response is incomplete unless a final event was seen.
-    fn needs_final_event(&self) -> bool {
+    /// Whether a response that ended here is a stream that was cut off. A chat or completion says with its last event
+    /// or with a finish reason that it is complete; a worker that gives up may still end its response as HTTP wants it.
+    /// Other APIs have engines without a final event, so there the end of the framing counts.
+    fn is_cut_off(&self, watch: &ResponseWatch) -> bool {
         let is_stream = self.framing == Framing::Events && self.outcome == AttemptOutcome::Ok;
-        is_stream && self.end_marker == EndMarker::Closed && self.api != Api::Other
+        is_stream
+            && !watch.has_final_event()
+            && match (self.end_marker, self.api) {
+                (_, Api::Other) => false,
+                (EndMarker::Closed, _) => true,
+                (EndMarker::Framed, Api::Chat | Api::Completions) => !watch.has_finish_reason(),
+                (EndMarker::Framed, _) => false,
+            }
     }
 }
 
@@ -208,8 +217,8 @@ impl Relay {
                     self.defect = Some(Defect::Unfinished);
                     continue;
                 }
-                None if self.params.needs_final_event() && !open.watch.has_final_event() => {
-                    return Poll::Ready(Some(self.fail(&UpstreamError::Closed)));
+                None if self.params.is_cut_off(&open.watch) => {
+                    return Poll::Ready(Some(self.fail(&UpstreamError::Unfinished)));
                 }
                 None => {
                     let rest = open.take_withheld();
@@ -231,17 +240,24 @@ impl Relay {
     /// Reads a chunk. Returns what the client gets of it.
     fn take_chunk(&mut self, chunk: Bytes) -> Bytes {
         let Some(open) = &mut self.open else { return chunk };
-        let Some(guard) = &mut self.guard else { return open.inspect(chunk) };
-        let Guarded { mut bytes, state } = guard.pass(&chunk);
-        if state == GuardedState::Broken {
-            self.defect = Some(Defect::Broken);
-        } else if open.response.is_over() {
-            match guard.is_complete() || guard.delivered.obstacle.is_some() {
-                true => bytes = Bytes::from([bytes, guard.take_rest()].concat()),
-                false => self.defect = Some(Defect::Unfinished),
+        let mut bytes = chunk;
+        if let Some(guard) = &mut self.guard {
+            let guarded = guard.pass(&bytes);
+            bytes = guarded.bytes;
+            if guarded.state == GuardedState::Broken {
+                self.defect = Some(Defect::Broken);
+            } else if open.response.is_over() {
+                match guard.is_complete() || guard.delivered.obstacle.is_some() {
+                    true => bytes = Bytes::from([bytes, guard.take_rest()].concat()),
+                    false => self.defect = Some(Defect::Unfinished),
+                }
             }
         }
-        open.inspect(bytes)
+        let bytes = open.inspect(bytes);
+        if open.response.is_over() && self.params.is_cut_off(&open.watch) {
+            self.defect.get_or_insert(Defect::Unfinished);
+        }
+        bytes
     }
 
     /// Releases the worker with the last chunk, not when the client has read it.

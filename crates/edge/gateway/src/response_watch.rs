@@ -104,6 +104,11 @@ impl ResponseWatch {
         self.usage.has_final_event()
     }
 
+    /// Whether a chat or completion stream has said why its answer ends.
+    pub(crate) fn has_finish_reason(&self) -> bool {
+        self.usage.has_finish_reason()
+    }
+
     /// Charges a complete response. Returns the usage that the engine reported.
     pub(crate) fn charge_answer(&mut self, outcome: AttemptOutcome, class: StatusClass) -> Option<Usage> {
         let usage = self.usage.read().filter(|_| outcome == AttemptOutcome::Ok);

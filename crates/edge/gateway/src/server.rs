@@ -6,7 +6,7 @@ use http::{Method, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use warmroute_prompt::Api;
-use warmroute_wire::Acceptor;
+use warmroute_wire::{Acceptor, percent_decoded};
 
 use crate::admin::ClientWorkerApi;
 use crate::client_path::is_client_path;
@@ -18,7 +18,6 @@ use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::keys::Tenant;
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::open_connections::OpenConnection;
-use crate::percent::percent_decoded;
 use crate::request_log::{RequestLog, text_of};
 use crate::response_body::ResponseBody;
 use crate::{headers, intake, models};

@@ -5,14 +5,17 @@
 //! it is passed on and counts against the worker only together with others. Everything else, including client errors,
 //! is a normal response.
 
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
 use warmroute_types::Micros;
+use warmroute_wire::retry_after;
 
 /// Longest pause after backpressure, whatever the worker asks for. If it is still busy it will say so again.
-const PAUSE_MAX: Micros = Micros::from_secs(10);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Pause for a `Retry-After` given as a date. Clocks differ, and a second is a fair time to try again.
-const PAUSE_FOR_DATE: Micros = Micros::from_secs(1);
+const PAUSE_FOR_DATE: Duration = Duration::from_secs(1);
 
 /// The class of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub(crate) enum StatusClass {
 
 impl StatusClass {
     pub(crate) fn of(status: StatusCode, headers: &HeaderMap) -> StatusClass {
-        let pause = headers.get(header::RETRY_AFTER).map(pause_from);
+        let pause = retry_after(headers, PAUSE_FOR_DATE).map(|pause| Micros::from(pause.min(PAUSE_MAX)));
         match (status.as_u16(), pause) {
             (429 | 503, Some(pause)) => StatusClass::Backpressure { pause },
             (500, _) => StatusClass::ServerError,
@@ -40,13 +43,10 @@ impl StatusClass {
     }
 }
 
-fn pause_from(retry_after: &HeaderValue) -> Micros {
-    let seconds = retry_after.to_str().ok().and_then(|text| text.trim().parse().ok());
-    seconds.map_or(PAUSE_FOR_DATE, |seconds: u32| Micros::from_secs(seconds.into()).min(PAUSE_MAX))
-}
-
 #[cfg(test)]
 mod tests {
+    use http::{HeaderValue, header};
+
     use super::*;
 
     #[test]
@@ -58,8 +58,8 @@ mod tests {
             (404, Some("3"), StatusClass::Normal),
             (429, None, StatusClass::Normal),
             (429, Some("2"), busy(Micros::from_secs(2))),
-            (429, Some("86400"), busy(PAUSE_MAX)),
-            (429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), busy(PAUSE_FOR_DATE)),
+            (429, Some("86400"), busy(Micros::from_secs(10))),
+            (429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), busy(Micros::from_secs(1))),
             (500, None, StatusClass::ServerError),
             (502, Some("2"), StatusClass::WorkerFailure),
             (503, Some("1"), busy(Micros::from_secs(1))),

@@ -5,10 +5,11 @@
 //! time to first token. Waiting would not help a request whose worker is too busy: the work before it only moves.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use warmroute_admission::{TooLate, TtftBudget};
-use warmroute_types::Micros;
+use warmroute_types::{Micros, parse_time};
 
 use crate::cached_tokens::CachedTokens;
 use crate::gateway_error::GatewayError;
@@ -17,7 +18,7 @@ use crate::gateway_error::GatewayError;
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-warmroute-ttft-budget-ms");
 
 /// A longer budget is none: no client waits for a day.
-const BUDGET_MS_MAX: u64 = 86_400_000;
+const BUDGET_MAX: Duration = Duration::from_secs(86_400);
 
 /// The budget of a request: of its key, or else of the settings. A header may make it shorter, not longer: requests
 /// without a budget would fill the workers at the cost of those with one.
@@ -57,15 +58,13 @@ pub(crate) fn shown(expected: Micros, cached_tokens: CachedTokens) -> Micros {
     }
 }
 
-/// Reads a number of milliseconds; 0 is no budget.
-pub(crate) fn parse_ms(text: &str) -> Option<Micros> {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let ms: u64 = text.parse().ok().filter(|_| is_number)?;
-    (ms <= BUDGET_MS_MAX).then(|| Micros::from_millis(ms))
+/// Reads a number of milliseconds, or a time with its unit; 0 is no budget.
+pub(crate) fn parse(text: &str) -> Option<Micros> {
+    parse_time(text, Duration::from_millis(1)).filter(|budget| *budget <= BUDGET_MAX).map(Micros::from)
 }
 
 fn read(value: &HeaderValue) -> Result<Micros, GatewayError> {
-    value.to_str().ok().and_then(|text| parse_ms(text.trim())).ok_or(GatewayError::BadTtftBudget)
+    value.to_str().ok().and_then(|text| parse(text.trim())).ok_or(GatewayError::BadTtftBudget)
 }
 
 /// The expected time to first token of recent decisions, for requests that wait while no worker has room.
@@ -90,12 +89,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_milliseconds_are_read() {
-        for (text, budget) in [("250", Some(250)), ("0", Some(0)), ("86400000", Some(86_400_000))] {
-            assert_eq!(parse_ms(text), budget.map(Micros::from_millis));
+    fn a_budget_is_in_milliseconds_or_has_its_own_unit_and_is_at_most_a_day() {
+        for (text, ms) in
+            [("250", 250), ("0", 0), ("86400000", 86_400_000), ("1.5s", 1_500), ("1d", 86_400_000)]
+        {
+            assert_eq!(parse(text), Some(Micros::from_millis(ms)), "{text}");
         }
-        for bad in ["", "-1", "+1", "1.5", "1s", "86400001", "99999999999999999999"] {
-            assert_eq!(parse_ms(bad), None, "{bad}");
+        for bad in ["", "-1", "+1", "soon", "86400001", "25h", "99999999999999999999"] {
+            assert_eq!(parse(bad), None, "{bad}");
         }
     }
 

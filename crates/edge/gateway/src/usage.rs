@@ -9,6 +9,8 @@ use memchr::memmem;
 use serde::Deserialize;
 use warmroute_types::Usage;
 
+use crate::event_splitter::EventSplitter;
+
 /// More than enough for the final event of a stream.
 const TAIL_BYTES: usize = 4_096;
 
@@ -168,6 +170,18 @@ impl UsageWatch {
         FINAL_EVENTS.iter().any(|event| memmem::find(&self.tail, event).is_some())
     }
 
+    /// Whether a chat or completion stream has said why its answer ends. Unknown counts as yes: the last event is longer
+    /// than what is kept.
+    pub(crate) fn has_finish_reason(&self) -> bool {
+        const REASON: &[u8] = b"\"finish_reason\"";
+        let is_given = |at: usize| {
+            let value = self.tail[at + REASON.len()..].trim_ascii_start();
+            value.strip_prefix(b":").is_some_and(|value| value.trim_ascii_start().starts_with(b"\""))
+        };
+        let last_event_bytes = self.events.position - self.events.last;
+        memmem::find_iter(&self.tail, REASON).any(is_given) || last_event_bytes > self.tail.len() as u64
+    }
+
     /// The usage that the response reported, if it ends here; `None` if the prompt's tokens were not reported.
     pub(crate) fn read(&self) -> Option<Usage> {
         // A usage may stand within an object that was never completed.
@@ -267,21 +281,7 @@ impl RawUsage {
 /// only, not on how reads split them.
 #[derive(Debug, Default)]
 pub(crate) struct UsageFilter {
-    /// The beginning of an incomplete event.
-    partial: Vec<u8>,
-    /// How much of it was searched for its end. Searching all of it for each read would take the square of its length.
-    searched: usize,
-    state: EventState,
-}
-
-/// State of an incomplete event.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum EventState {
-    /// Withheld until it is complete.
-    #[default]
-    Withheld,
-    /// Too long for a usage event: its beginning was passed on, and so is the rest.
-    PassingThrough,
+    splitter: EventSplitter,
 }
 
 /// Longer events are no usage events and are not withheld.
@@ -290,65 +290,27 @@ const EVENT_BYTES_MAX: usize = 64 << 10;
 impl UsageFilter {
     /// Returns what the client gets of this chunk. That is nearly always the chunk itself, without a copy.
     pub(crate) fn strip(&mut self, chunk: Bytes) -> Bytes {
-        let is_between = self.partial.is_empty() && self.state == EventState::Withheld;
-        if is_between && ends_an_event(&chunk) && !may_be_injected_usage(&chunk) {
+        if self.splitter.is_between_events() && ends_an_event(&chunk) && !may_be_injected_usage(&chunk) {
             return chunk;
         }
-        self.partial.extend_from_slice(&chunk);
+        self.splitter.push(&chunk);
         let mut passed = Vec::new();
-        let mut at = 0;
-        while let Some(end) = self.event_end(at) {
-            let event = &self.partial[at..end];
-            if self.state == EventState::PassingThrough || !is_injected_usage(event) {
-                passed.extend_from_slice(event);
+        let mut is_long = self.splitter.is_within_event();
+        while let Some(event) = self.splitter.next_event() {
+            if is_long || !is_injected_usage(&event) {
+                passed.extend_from_slice(&event);
             }
-            self.state = EventState::Withheld;
-            (at, self.searched) = (end, end);
+            is_long = false;
         }
-        self.partial.drain(..at);
-        self.searched = self.partial.len();
-        self.pass_if_long(&mut passed);
+        if is_long || self.splitter.partial_len() > EVENT_BYTES_MAX {
+            self.splitter.take_beginning(&mut passed);
+        }
         Bytes::from(passed)
-    }
-
-    /// The end of the first event after `at`: after an empty line, with either kind of line ending. An empty line at
-    /// the start is an event of its own.
-    fn event_end(&self, at: usize) -> Option<usize> {
-        let bytes = &self.partial[at..];
-        if self.state == EventState::Withheld
-            && let Some(end) = empty_line(bytes)
-        {
-            return Some(at + end);
-        }
-        // An end that was split between two reads begins up to two bytes before.
-        let from = self.searched.saturating_sub(2).max(at) - at;
-        let ends = memchr::memchr_iter(b'\n', &bytes[from..]);
-        ends.map(|end| from + end + 1).find_map(|next| empty_line(&bytes[next..]).map(|end| at + next + end))
-    }
-
-    fn pass_if_long(&mut self, passed: &mut Vec<u8>) {
-        if self.state == EventState::PassingThrough || self.partial.len() > EVENT_BYTES_MAX {
-            self.state = EventState::PassingThrough;
-            // A possible beginning of the end mark stays, so that the end can be recognized.
-            let kept = [&b"\n\r"[..], b"\n"].into_iter().find(|end| self.partial.ends_with(end));
-            let end = self.partial.len() - kept.map_or(0, <[u8]>::len);
-            passed.extend(self.partial.drain(..end));
-            self.searched = 0;
-        }
     }
 
     /// The beginning of an event that the stream never completed.
     pub(crate) fn take_rest(&mut self) -> Option<Bytes> {
-        let rest = std::mem::take(self).partial;
-        (!rest.is_empty()).then(|| Bytes::from(rest))
-    }
-}
-
-fn empty_line(bytes: &[u8]) -> Option<usize> {
-    match bytes {
-        [b'\n', ..] => Some(1),
-        [b'\r', b'\n', ..] => Some(2),
-        _ => None,
+        Some(self.splitter.take_rest()).filter(|rest| !rest.is_empty())
     }
 }
 
@@ -483,6 +445,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_stream_says_why_it_ends() {
+        let event = |reason: &str| format!("data: {{\"choices\":[{{\"finish_reason\":{reason}}}]}}\n\n");
+        let has_reason = |stream: String, size: usize| {
+            let mut watch = UsageWatch::default();
+            stream.as_bytes().chunks(size).for_each(|part| watch.observe(part));
+            watch.has_finish_reason()
+        };
+        let long = vec!["x"; 3 * TAIL_BYTES].concat();
+        for size in [1, 7, 100_000] {
+            for (stream, expected) in [
+                (String::new(), false),
+                (event("null").repeat(300), false),
+                (event("null") + &event("\"stop\""), true),
+                (event("null") + &event(" \"length\"") + "data: {\"usage\":{}}\n\n", true),
+                (event("null") + "data: {\"text\":\"\\\"finish_reason\\\":\\\"stop\\\"\"}\n\n", false),
+                (format!("data: {{\"finish_reason\":\"stop\",\"logprobs\":\"{long}\"}}\n\n"), true),
+            ] {
+                assert_eq!(has_reason(stream.clone(), size), expected, "{size}: {stream:.200}");
+            }
+        }
+    }
+
     const STREAM: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n\
                           data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9}}\n\ndata: [DONE]\n\n";
 
@@ -544,18 +529,6 @@ mod tests {
         for cut in EVENT_BYTES_MAX..=stream.len() {
             assert!(stripped(&stream, cut) == expected, "cut at {cut}");
         }
-    }
-
-    /// An engine that never ends its event: `a\n` in small pieces took seconds when each piece searched everything.
-    #[test]
-    fn small_pieces_of_a_long_event_take_linear_time() {
-        let mut events = UsageFilter::default();
-        let mut passed = 0;
-        for _ in 0..2_000_000 {
-            passed += events.strip(Bytes::from_static(b"a\n")).len();
-            assert!(events.searched >= events.partial.len().saturating_sub(2) || events.searched == 0);
-        }
-        assert!(passed > 3_000_000);
     }
 
     #[test]

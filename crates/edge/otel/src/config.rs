@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
-use warmroute_wire::{Dialer, Target};
+use warmroute_wire::{Dialer, Target, percent_decoded_bytes};
 
 /// The path of traces below a collector's base URL.
 const TRACES_PATH: &str = "/v1/traces";
@@ -84,7 +84,8 @@ impl CollectorConfig {
             let bad = || ConfigError::Header(at + 1);
             let (name, value) = entry.split_once('=').ok_or_else(bad)?;
             let name: HeaderName = name.trim().parse().map_err(|_| bad())?;
-            let mut value = HeaderValue::from_bytes(&percent_decoded(value.trim())).map_err(|_| bad())?;
+            let mut value =
+                HeaderValue::from_bytes(&percent_decoded_bytes(value.trim())).map_err(|_| bad())?;
             value.set_sensitive(true);
             self.headers.insert(name, value);
         }
@@ -104,19 +105,6 @@ fn without_user(url: &str) -> String {
         (None, Some((_, rest))) => rest.to_owned(),
         _ => url.to_owned(),
     }
-}
-
-/// Decodes `%41`; what is no such escape stays.
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let (mut rest, mut decoded) = (text.as_bytes(), Vec::with_capacity(text.len()));
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits =
-            after.get(..2).filter(|_| byte == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
-        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        decoded.push(escaped.unwrap_or(byte));
-        rest = if escaped.is_some() { &after[2..] } else { after };
-    }
-    decoded
 }
 
 #[cfg(test)]
@@ -149,7 +137,8 @@ mod tests {
     #[test]
     fn headers_are_a_list_whose_values_are_not_printed() {
         let mut config = CollectorConfig::new("http://c:4318").unwrap();
-        config.add_headers("authorization=Basic%20c2VjcmV0, x-scope = a=b ,").unwrap();
+        config.add_headers("authorization=Basic%20c2VjcmV0, x-scope = a=b , x-plus=%+1").unwrap();
+        assert_eq!(config.headers["x-plus"], "%+1", "not an escape");
         assert_eq!(config.headers["authorization"], "Basic c2VjcmV0");
         assert_eq!(config.headers["x-scope"], "a=b");
         assert!(!format!("{config:?}").contains("c2VjcmV0"));

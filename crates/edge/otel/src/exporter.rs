@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
-use warmroute_wire::{HttpClient, HttpClientError};
+use warmroute_wire::{HttpClient, HttpClientError, retry_after};
 
 use crate::config::CollectorConfig;
 use crate::counts::SpanCounters;
@@ -186,9 +186,7 @@ async fn fill(spans: &mut mpsc::Receiver<Vec<TraceSpan>>, batch: &mut Vec<TraceS
 
 /// The pause that the collector asks for, in seconds.
 fn asked_pause(headers: &HeaderMap) -> Duration {
-    let text = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
-    let secs = text.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-    Duration::from_secs(secs).min(PAUSE_MAX)
+    retry_after(headers, Duration::ZERO).unwrap_or_default().min(PAUSE_MAX)
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Incidents of a run: engines fail, recover, join, leave and are reset.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use thiserror::Error;
-use warmroute_types::Micros;
+use warmroute_types::{Micros, parse_time};
 
 /// One incident. Written `fail:3@120`: worker 3 fails after 120 seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ impl FromStr for Incident {
 
 fn parse(text: &str) -> Option<Incident> {
     let (kind, rest) = text.split_once(':')?;
-    let (worker, at_s) = rest.split_once('@')?;
+    let (worker, at) = rest.split_once('@')?;
     let kind = match kind {
         "fail" => IncidentKind::Fail,
         "recover" => IncidentKind::Recover,
@@ -58,8 +59,8 @@ fn parse(text: &str) -> Option<Incident> {
         "reset" => IncidentKind::Reset,
         _ => return None,
     };
-    let at_s: f64 = at_s.parse().ok().filter(|at_s: &f64| at_s.is_finite() && *at_s >= 0.0)?;
-    Some(Incident { at: Micros::from_millis_f64(at_s * 1_000.0), worker: worker.parse().ok()?, kind })
+    let at = parse_time(at, Duration::from_secs(1)).map(Micros::from)?;
+    Some(Incident { at, worker: worker.parse().ok()?, kind })
 }
 
 #[cfg(test)]

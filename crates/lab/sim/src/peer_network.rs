@@ -1,9 +1,10 @@
 //! Network between the routers of a run, and the balancer before them.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use thiserror::Error;
-use warmroute_types::{Micros, OptionValue};
+use warmroute_types::{Micros, OptionValue, parse_time};
 
 /// Network over which routers share state.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,17 +54,14 @@ impl PeerNetwork {
 
 /// Error for text that is no period.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is no stretch of time: expected two seconds, as in 60..90")]
+#[error("`{0}` is no stretch of time: expected two times, as in 60..90 (seconds) or 1m..90s")]
 pub struct BadPartition(String);
 
 impl FromStr for Partition {
     type Err = BadPartition;
 
     fn from_str(text: &str) -> Result<Partition, BadPartition> {
-        let seconds = |word: &str| {
-            let seconds: f64 = word.parse().ok()?;
-            (seconds.is_finite() && seconds >= 0.0).then(|| Micros::from_millis_f64(seconds * 1_000.0))
-        };
+        let seconds = |word: &str| parse_time(word, Duration::from_secs(1)).map(Micros::from);
         let (from, until) = text.split_once("..").ok_or_else(|| BadPartition(text.to_owned()))?;
         match (seconds(from), seconds(until)) {
             (Some(from), Some(until)) if from < until => Ok(Partition { from, until }),
@@ -78,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_partition_separates_the_halves_and_ends() {
-        let partition: Partition = "60..90.5".parse().unwrap();
+        let partition: Partition = "1m..90500ms".parse().unwrap();
         assert_eq!(partition, Partition { from: Micros::from_secs(60), until: Micros::from_millis(90_500) });
         let network = PeerNetwork { delay: Micros::ZERO, loss: 0.0, partitions: vec![partition] };
         let passes = |from, to, at| network.passes(from, to, 3, Micros::from_secs(at));

@@ -267,3 +267,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_limit_that_is_lifted_and_set_again_does_not_fill_the_bucket() {
+    let now = Micros::from_secs(5);
+    let limits = Limits { requests_per_minute: 60, tokens_per_minute: 6_000, concurrent: 0 };
+    let unlimited = Limits::default();
+    let mut rate_limiter = RateLimiter::default();
+    for _ in 0..60 {
+        _ = rate_limiter.reserve(1, limits, of(100, Some(0)), now).unwrap();
+    }
+    // Routers with different limits take turns.
+    for _ in 0..3 {
+        rate_limiter.follow_limits(1, unlimited, now);
+        _ = rate_limiter.reserve(1, unlimited, of(100, Some(0)), now).unwrap();
+        rate_limiter.follow_limits(1, limits, now);
+        assert!(rate_limiter.reserve(1, limits, of(100, Some(0)), now).is_err(), "it is used up");
+    }
+    let level = TenantLevel { limits: unlimited, requests: 0.0, tokens: 0.0 };
+    rate_limiter.set_level(1, level, LevelMerge::Replace, now);
+    let later = now + Micros::from_secs(30);
+    rate_limiter.follow_limits(1, limits, later);
+    let level = rate_limiter.level(1, later).unwrap();
+    assert_eq!((level.requests, level.tokens), (30.0, 3_000.0), "half a minute's worth has come back");
+    rate_limiter.follow_limits(1, Limits { tokens_per_minute: 600, ..unlimited }, later);
+    assert_eq!(rate_limiter.level(1, later).unwrap().tokens, 300.0, "scaled");
+}

@@ -172,11 +172,11 @@ fn stands_alone(text: &str, start: usize, end: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn token(content: &str) -> AddedToken {
+    pub fn token(content: &str) -> AddedToken {
         AddedToken {
             content: content.to_owned(),
             bytes: content.as_bytes().to_vec(),

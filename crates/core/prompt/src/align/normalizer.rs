@@ -210,17 +210,8 @@ fn strip(text: Cow<'_, str>, left: Side, right: Side) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::align::added::tests::token;
     use crate::align::unicode::Form;
-
-    fn token(content: &str) -> AddedToken {
-        AddedToken {
-            content: content.to_owned(),
-            bytes: content.as_bytes().to_vec(),
-            is_single_word: false,
-            strips_left: false,
-            strips_right: false,
-        }
-    }
 
     fn bytes(normalizer: &Normalizer, text: &str) -> String {
         let mut out = Vec::new();

@@ -272,3 +272,47 @@ fn a_group_that_is_not_followed_never_opens_a_cache_without_full_attention() {
     follower.reported.take(&follower.index, WORKER, &[event]);
     assert_eq!(follower.reported.groups.recording(), Recording::Off);
 }
+
+#[test]
+fn blocks_that_are_stored_again_and_again_take_bounded_memory() {
+    let mut cache = GroupCache::new(0, Index::new(&Config::default()).table_hash());
+    let state = Group { index: 1, attention: Attention::State };
+    let names: Vec<u64> = (0..3 * EXTRA_COUNTS_MAX as u64).collect();
+    (0..3).for_each(|_| cache.store(state, 2, &names));
+    assert_eq!(cache.extra_counts.len(), EXTRA_COUNTS_MAX);
+    cache.remove(1, &names);
+    assert_eq!(
+        cache.blocks.len(),
+        EXTRA_COUNTS_MAX,
+        "a block that was not counted is gone with its first removal"
+    );
+    (0..2).for_each(|_| cache.remove(1, &names));
+    assert_eq!((cache.blocks.len(), cache.extra_counts.len()), (0, 0));
+}
+
+#[test]
+fn long_windows_and_groups_that_disagree_cost_a_few_looks_at_each_boundary() {
+    const BLOCKS: u32 = 2_000;
+    let follower = Follower::new();
+    let mut engine = NaiveEngine { groups: vec![(Attention::Full, BLOCK)], held: BTreeMap::new() };
+    let prompt: Vec<u32> = (0..BLOCKS * BLOCK).collect();
+    follower.reported.take(&follower.index, WORKER, &engine.store(&prompt, 0, u64::MAX));
+    let text: Vec<u8> = prompt.iter().flat_map(|token| token.to_le_bytes()).collect();
+    let root = follower.reported.root_for(&follower.family, None, None, Unit::Token);
+    let mut overlaps = Overlaps::new();
+    overlaps.record(Recording::On);
+    follower.index.lookup(root, Prompt::Bytes(&text), &mut overlaps);
+    let from = overlaps.as_slice()[0].place;
+    let rule = |attention, groups| GroupRule { attention, block_tokens: BLOCK, groups };
+    // The window is held everywhere. One state is held after even blocks, the other after odd ones.
+    let window = rule(Attention::Window { tokens: BLOCKS / 2 }, 1);
+    let rules = [window, rule(Attention::State, 2), rule(Attention::State, 4)];
+    let looks = std::cell::Cell::new(0);
+    let held = |boundary: &Boundary| {
+        looks.set(looks.get() + 1);
+        1 | 2 << (boundary.reach.tokens / BLOCK % 2)
+    };
+    let end = longest_common(&rules, BLOCK, overlaps.trail(), from, held);
+    assert!(overlaps.trail().at(end).is_none(), "no boundary suits both states");
+    assert!((BLOCKS..=6 * BLOCKS).contains(&looks.get()), "{} looks at {BLOCKS} boundaries", looks.get());
+}

@@ -15,12 +15,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use http::{StatusCode, header};
+use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use tokio::time::{Instant, sleep, timeout};
 use warmroute_types::{MAX_WORKERS, backoff};
-use warmroute_wire::HttpClient;
+use warmroute_wire::{HttpClient, retry_after};
 
 use super::access::KubernetesAccess;
 use super::object_cache::{Event, ObjectCache, Page};
@@ -260,8 +260,7 @@ impl<T: ApiObject> Reflector<T> {
         if status.is_success() {
             return Ok(response.into_body());
         }
-        let seconds =
-            response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let retry_after = retry_after(response.headers(), Duration::ZERO);
         let body = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
         let Status { message, .. } = serde_json::from_slice(&body).unwrap_or_default();
@@ -274,7 +273,7 @@ impl<T: ApiObject> Reflector<T> {
                 Failure::Expired
             }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                Failure::Busy { status, retry_after: seconds.map(Duration::from_secs) }
+                Failure::Busy { status, retry_after }
             }
             status => Failure::Other { status, message },
         })

@@ -18,12 +18,12 @@ use http::{HeaderMap, Method, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::json;
 use warmroute_types::Address;
+use warmroute_wire::percent_decoded;
 
 use super::workers::{self, WorkerSpec, parameter};
 use super::{AdminError, AdminResult, BODY_BYTES_MAX, as_json, bounded_body, flush};
 use crate::WorkerApi;
 use crate::gateway::Gateway;
-use crate::percent::percent_decoded;
 use crate::response_body::ResponseBody;
 
 /// How long `wait=true` waits. Engines load large models for minutes.

@@ -10,10 +10,10 @@ use warmroute_prompt::Api;
 use warmroute_router::{Change, FeedReport};
 use warmroute_tokens::parity::PresumedApi;
 use warmroute_types::{Address, CacheView, MAX_WORKERS, base_url, mask_url, redact_values};
+use warmroute_wire::percent_decoded;
 
 use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
-use crate::percent::percent_decoded;
 
 /// The body of `POST /workers`.
 #[derive(Default, Deserialize)]

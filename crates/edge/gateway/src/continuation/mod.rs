@@ -15,15 +15,16 @@
 mod continued_body;
 mod delivered_text;
 mod event_rewriter;
-mod event_splitter;
 mod stream_guard;
 mod switch;
 
 use std::fmt;
 use std::str::FromStr;
 
+use warmroute_types::parse_count;
+
 pub(crate) use continued_body::{Continued, SentRequest, continued};
-pub(crate) use stream_guard::{Guarded, GuardedState, StreamGuard};
+pub(crate) use stream_guard::{GuardedState, StreamGuard};
 pub(crate) use switch::{Interrupted, Remainder, Resumed, Switch};
 
 /// Whether a stream whose worker dies is continued on another one.
@@ -50,9 +51,9 @@ impl FromStr for ContinueStreams {
         match text {
             "on" => Ok(ContinueStreams::On),
             "off" => Ok(ContinueStreams::Off),
-            number => match number.parse() {
-                Ok(0) | Err(_) => Err(BadContinueStreams),
-                Ok(tokens) => Ok(ContinueStreams::Below(tokens)),
+            number => match parse_count(number).and_then(|tokens| u32::try_from(tokens).ok()) {
+                Some(0) | None => Err(BadContinueStreams),
+                Some(tokens) => Ok(ContinueStreams::Below(tokens)),
             },
         }
     }

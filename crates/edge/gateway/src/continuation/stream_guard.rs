@@ -6,7 +6,10 @@ use warmroute_prompt::Api;
 
 use super::delivered_text::{DeliveredText, EventKind};
 use super::event_rewriter::EventRewriter;
-use super::event_splitter::{EventSplitter, data_of};
+use crate::event_splitter::{EventSplitter, data_of};
+
+/// A longer event is no token's. The guard gives up, and the stream passes unread.
+const EVENT_BYTES_MAX: usize = 1 << 20;
 
 /// Guards one stream, over all workers that send it.
 #[derive(Debug, Default)]
@@ -51,7 +54,7 @@ impl StreamGuard {
                 None => return Guarded { bytes: bytes.freeze(), state: GuardedState::Broken },
             }
         }
-        if self.splitter.is_overlong() {
+        if self.splitter.partial_len() > EVENT_BYTES_MAX {
             self.delivered.obstacle = Some("the stream has an event that is too long");
         }
         match self.delivered.obstacle {

@@ -4,11 +4,10 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use warmroute_prompt::Api;
-use warmroute_wire::{Dialer, WorkerTls};
+use warmroute_wire::{Dialer, WorkerTls, percent_decoded};
 
 use crate::client_path::{DECODINGS_MAX, is_client_path};
 use crate::headers::{self, request_id, set_credentials, towards_client, towards_worker};
-use crate::percent::percent_decoded;
 use crate::status_class::StatusClass;
 use crate::{ClientCredentials, Config, Forwarded};
 

@@ -46,14 +46,15 @@ pub(super) enum AfterFailure {
 }
 
 impl Relay {
-    /// A stream whose worker is defective is continued if that is possible. Otherwise a broken one fails, and one that
-    /// only lacks its final event ends as it did.
+    /// A stream that was cut off or is no stream is continued if that is possible, and fails otherwise. A stream that has
+    /// said why it ends, and only lacks its final event, ends as it did.
     pub(super) fn after_defect(&mut self, defect: Defect) -> AfterFailure {
-        if let Some(after) = self.begin_switch(&UpstreamError::Closed) {
-            return after;
+        let is_cut_off = || self.open.as_ref().is_some_and(|open| self.params.is_cut_off(&open.watch));
+        if defect == Defect::Broken {
+            return self.after_failure(&UpstreamError::Closed);
         }
-        if defect == Defect::Broken || self.params.needs_final_event() {
-            return AfterFailure::Ended(self.fail(&UpstreamError::Closed));
+        if is_cut_off() {
+            return self.after_failure(&UpstreamError::Unfinished);
         }
         let rest = self.guard.take().map(|mut guard| guard.take_rest()).unwrap_or_default();
         let last = self.open.as_mut().map(|open| open.inspect(rest)).unwrap_or_default();

@@ -32,6 +32,9 @@ pub(crate) enum UpstreamError {
     Http(hyper::Error),
     #[error("the worker closed the connection")]
     Closed,
+    /// The worker ended a stream as if it were complete, in the middle of the answer.
+    #[error("the worker ended its stream in the middle of the answer")]
+    Unfinished,
     /// The connection closed before the request was sent. The worker has not seen the request, which is returned here.
     #[error("the worker closed the connection before the request was sent")]
     NotSent(Box<Request<UpstreamBody>>),
@@ -60,6 +63,7 @@ impl UpstreamError {
             UpstreamError::ConnectTimeout => "connect_timeout",
             UpstreamError::Http(_) => "http_error",
             UpstreamError::Closed | UpstreamError::NotSent(_) => "connection_closed",
+            UpstreamError::Unfinished => "stream_unfinished",
             UpstreamError::FirstByteTimeout => "first_byte_timeout",
             UpstreamError::Unhealthy => "worker_unhealthy",
             UpstreamError::IdleTimeout => "idle_timeout",

@@ -71,7 +71,7 @@ impl Cache {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use warmroute_engine::BlockName;
     use warmroute_types::Micros;

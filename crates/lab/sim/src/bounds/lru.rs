@@ -82,21 +82,8 @@ impl Lru {
 
 #[cfg(test)]
 mod tests {
+    use super::super::belady::tests::access;
     use super::*;
-    use warmroute_engine::BlockName;
-    use warmroute_types::Micros;
-
-    fn access(names: &[u64]) -> Access {
-        Access {
-            asked: Micros::ZERO,
-            prompt_tokens: names.len() as u32 * 16 + 1,
-            usable: names.len() as u32,
-            chain: names.iter().copied().map(BlockName).collect(),
-            infinite_hits: 0,
-            ttft: Micros::ZERO,
-            e2e: Micros::ZERO,
-        }
-    }
 
     #[test]
     fn the_oldest_block_is_evicted_and_of_one_request_the_last() {

@@ -50,7 +50,9 @@ function showWhy() {
   const all = [...tally].sort((a, b) => b[1] - a[1]);
   const total = all.reduce((sum, [, n]) => sum + n, 0);
   const parts = all.map(([reason, n]) => {
-    const part = el("span", { class: tone(reason), title: `${words(reason)}: ${percent(n / total)}` }, `${words(reason)} ${percent(n / total)}`);
+    const text = `${words(reason)} ${percent(n / total)}`;
+    // A part too narrow for its words has them in the title only.
+    const part = el("span", { class: tone(reason), title: text }, n / total < 0.1 ? "" : text);
     part.style.flexGrow = String(n);
     return part;
   });

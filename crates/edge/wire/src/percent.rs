@@ -1,7 +1,12 @@
 //! Percent-encoding, as in URLs.
 
-/// Decodes percent-encoded text. Invalid escapes stay as they are.
-pub(crate) fn percent_decoded(text: &str) -> String {
+/// Decodes percent-encoded text. Invalid escapes stay as they are; what is not UTF-8 is replaced.
+pub fn percent_decoded(text: &str) -> String {
+    String::from_utf8_lossy(&percent_decoded_bytes(text)).into_owned()
+}
+
+/// Decodes percent-encoded bytes. Invalid escapes stay as they are.
+pub fn percent_decoded_bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [byte, tail @ ..] = rest {
@@ -11,7 +16,7 @@ pub(crate) fn percent_decoded(text: &str) -> String {
         bytes.push(decoded.unwrap_or(*byte));
         rest = if decoded.is_some() { &tail[2..] } else { tail };
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    bytes
 }
 
 #[cfg(test)]

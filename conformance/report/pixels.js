@@ -1,7 +1,8 @@
 // Runs beside a screenshot: counts the colours within each chart's box, and the page's mean brightness.
 const { charts, scale } = JSON.parse(document.getElementById("charts").textContent);
 const image = document.querySelector("img");
-image.decode().then(() => {
+// The DOM is dumped after this event, and drawing an image that has been loaded decodes it.
+window.addEventListener("load", () => {
   const canvas = Object.assign(document.createElement("canvas"), { width: image.naturalWidth, height: image.naturalHeight });
   const paper = canvas.getContext("2d", { willReadFrequently: true });
   paper.drawImage(image, 0, 0);

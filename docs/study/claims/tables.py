@@ -334,7 +334,8 @@ def load(workloads):
     """Mean TTFT by load."""
     policies = ["round_robin", "least_loaded", "weighted_score", "cache_aware", "expected_ttft"]
     tables = [point for point in read_tables(Path(workloads) / "load-conversation.md") if "TTFT mean" in point["rows"][0]]
-    rows = [[point["title"].split()[-1], *(row["TTFT mean"] for policy in policies for row in point["rows"] if row["policy"] == policy)] for point in tables]
+    words = lambda cell: " ± ".join(duration(milliseconds(part)) for part in cell.split(" ± "))
+    rows = [[point["title"].split()[-1], *(words(row["TTFT mean"]) for policy in policies for row in point["rows"] if row["policy"] == policy)] for point in tables]
     return table(["times its rate", *policies], rows)
 
 

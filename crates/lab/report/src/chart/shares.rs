@@ -40,7 +40,8 @@ pub fn shares(report: &Report, point: &Point) -> String {
         let (share, x) = (row.token_hit_ratio.mean, axis.at(row.token_hit_ratio.mean));
         drawing.text("row", (left - 14.0, y + ROW / 2.0 + 4.0), Anchor::End, &short_name(policy));
         drawing.area(ink(place).colour, (left, y + 6.0), ((x - left).max(1.0), ROW - 12.0), &percent(share));
-        drawing.text("value", (x + 8.0, y + ROW / 2.0 + 4.0), Anchor::Start, &percent(share));
+        // In a column of their own, clear of the bounds' lines.
+        drawing.text("value", (WIDTH - 6.0, y + ROW / 2.0 + 4.0), Anchor::End, &percent(share));
     }
     mark_bounds(&mut drawing, &axis, height, bounds);
     drawing.finish("share of prompt tokens found in caches by policy")

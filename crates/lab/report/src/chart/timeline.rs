@@ -10,7 +10,7 @@ const WIDTH: f64 = 620.0;
 const LEFT: f64 = 34.0;
 const RIGHT: f64 = 6.0;
 /// Height of a panel's title, and of the time below the last one.
-const TITLE: f64 = 20.0;
+const TITLE: f64 = 26.0;
 const BOTTOM: f64 = 24.0;
 /// Height of a panel's rows together.
 const HEIGHT: f64 = 104.0;
@@ -68,7 +68,7 @@ pub fn timeline(detail: &RunDetail, scales: Scales) -> String {
     let mut drawing = Drawing::new(WIDTH, tall + BOTTOM);
     for (place, (title, share)) in panels.iter().enumerate() {
         let top = place as f64 * (TITLE + HEIGHT);
-        drawing.text("label", (LEFT, top + 14.0), Anchor::Start, title);
+        drawing.text("label", (LEFT, top + 19.0), Anchor::Start, title);
         panel(&mut drawing, (top + TITLE, workers(detail)), &columns, share);
     }
     let end_s = detail.series.interval.as_secs_f64() * detail.series.samples.len() as f64;

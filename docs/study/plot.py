@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
-"""Draws results of bench/sockets/run.py: mean and p99 time to first token of every policy, as bars.
+"""Draws the figures of the studies from their committed results.
 
-    docs/study/plot.py                                  # docs/study/gpu/results/*.jsonl -> docs/img/gpu.svg
+    docs/study/plot.py              every figure: gpu, claims, expected_ttft, many_routers, peers -> docs/img
+    docs/study/plot.py --check      fails where a figure, or a results/tables.json, is not that of the committed results
     docs/study/plot.py --where traffic=mtrag --where rate=3 --out mtrag.svg docs/study/gpu/results/4x8b.jsonl
 
-Every scenario (all that a row says beside policy and seed) has a panel. A bar is the mean over a policy's runs; a line across its end
-reaches from the lowest to the highest run. Colours follow the reader's light or dark scheme. Python's standard library only; figures are
-read from the committed results, never typed in here.
+Files are results of bench/sockets/run.py: mean and p99 time to first token of every policy, as bars. Every scenario (all that a row says
+beside policy and seed) has a panel. A bar is the mean over a policy's runs; a line across its end reaches from the lowest to the highest
+run. Colours follow the reader's light or dark scheme. Python's standard library only; figures are read, never typed in here.
 """
 import argparse
 import json
 import statistics
 import sys
+import tempfile
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from drawing import FONT, text
+
 HERE = Path(__file__).resolve().parent
-FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+IMG = HERE.parent / "img"
 # What describes a scenario in a row, and how a panel's title says it.
 SHAPE = {"fleet": "{}", "traffic": "{}", "system": "system prompts of {:,} words", "rate": "{:g} conversations/s",
          "concurrency": "{} conversations at a time", "history": "{}"}
@@ -37,11 +41,12 @@ STYLE = """
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="*", type=Path, help="JSON lines [docs/study/gpu/results/*.jsonl]")
+    parser.add_argument("results", nargs="*", type=Path, help="JSON lines of the GPU study; without any, all figures are drawn")
+    parser.add_argument("--check", action="store_true", help="draw nothing; fail where a figure is not that of the results")
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="only rows with this value")
     parser.add_argument("--title", default="Time to first token of real vLLM servers, by policy")
     parser.add_argument("--subtitle", default="Four vLLM 0.26.0 servers (8B) that share one H200; less is better")
-    parser.add_argument("--out", type=Path, default=HERE.parent / "img" / "gpu.svg")
+    parser.add_argument("--out", type=Path, default=IMG / "gpu.svg")
     return parser.parse_args()
 
 
@@ -89,10 +94,6 @@ def label(policy, all_policies):
     return f"{name}, presumed" if any(other.startswith(f"{policy}+") for other in all_policies) else name
 
 
-def text(x, y, words, kind, size=12, anchor="start"):
-    return f'<text x="{x:.0f}" y="{y:.0f}" class="{kind}" font-size="{size}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
 def time(ms):
     return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.0f} ms"
 
@@ -130,9 +131,9 @@ def panel(top, key, policies, left):
     return shapes, 44 + len(order) * ROW + 16
 
 
-def main():
-    o = arguments()
-    rows = read(o.results or sorted((HERE / "gpu" / "results").glob("*.jsonl")), o.where)
+def bars(o, files, out):
+    """Draws results of bench/sockets/run.py."""
+    rows = read(files, o.where)
     if not rows:
         sys.exit("no result fits")
     shapes, top = [text(20, 32, o.title, "title", 15), text(20, 51, o.subtitle, "note")], 66
@@ -142,9 +143,41 @@ def main():
         drawn, height = panel(top, key, policies, left)
         shapes += drawn
         top += height
-    o.out.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top + 4}" font-family="{escape(FONT)}" role="img">\n'
-                     f"<title>{escape(o.title)}</title>\n<style>{STYLE}</style>\n"
-                     f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{top + 3}" rx="14" class="card"/>\n' + "\n".join(shapes) + "\n</svg>\n")
+    out.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top + 4}" font-family="{escape(FONT)}" role="img">\n'
+                   f"<title>{escape(o.title)}</title>\n<style>{STYLE}</style>\n"
+                   f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{top + 3}" rx="14" class="card"/>\n' + "\n".join(shapes) + "\n</svg>\n")
+
+
+def everything(o, out):
+    """Draws every figure of the studies into a folder."""
+    sys.path.insert(0, str(HERE / "claims"))
+    import figures
+    import pages
+    bars(o, sorted((HERE / "gpu" / "results").glob("*.jsonl")), out / "gpu.svg")
+    figures.draw(HERE / "claims" / "results", out)
+    tables = dict(map(pages.as_json, pages.PAGES))
+    pages.draw(out, {file.parent.parent.name: json.loads(words) for file, words in tables.items()})
+    return tables
+
+
+def check(o):
+    """Draws everything elsewhere and compares."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = everything(o, Path(folder))
+        made |= {IMG / file.name: file.read_text() for file in Path(folder).iterdir()}
+    wrong = [file.name for file, words in made.items() if not file.exists() or file.read_text() != words]
+    sys.exit(f"not of the committed results: {', '.join(wrong)}; run docs/study/plot.py" if wrong else 0)
+
+
+def main():
+    o = arguments()
+    if o.results or o.where:
+        return bars(o, o.results or sorted((HERE / "gpu" / "results").glob("*.jsonl")), o.out)
+    if o.check:
+        return check(o)
+    for file, words in everything(o, IMG).items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(words)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes every table and figure of the study again, with one build:
 #
-#   docs/study/run.sh "warmroute lab" TRACES [PART]    everything, or one part: workloads, claims
+#   docs/study/run.sh "warmroute lab" TRACES [PART]    everything, or one part: workloads, claims, guidance
 #   docs/study/run.sh --quick "warmroute lab"          every command with little traffic, in a few minutes; changes no file
 #
 # TRACES is a folder with mooncake/, sharegpt/, mtrag/ and loogle/ as published (see README.md here). The quick pass writes small files
@@ -16,13 +16,13 @@ part=${3:-all}
 if [ -n "$quick" ]; then
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  traces=$work/traces out=$work/results claims=$work/claims img=$work/img
+  traces=$work/traces out=$work/results claims=$work/claims guidance=$work/guidance img=$work/img
   python3 "$here/claims/tiny_traces.py" "$traces"
 else
   traces=${2:?"usage: run.sh LAB TRACES [PART]"}
-  out=$here/results claims=$here/claims/results img=$here/../img
+  out=$here/results claims=$here/claims/results guidance=$here/guidance/results img=$here/../img
 fi
-mkdir -p "$out" "$claims" "$img"
+mkdir -p "$out" "$claims" "$guidance" "$img"
 echo "commit $(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown), $($lab --version 2>/dev/null || echo "$lab")" >&2
 
 # In the quick pass: one seed, few requests, and few of them in flight.
@@ -48,12 +48,13 @@ run() {
   begins "$out/$name.md" || return 0
   lab "$@" --markdown "$out/$name.md" >/dev/null
 }
+kept=$claims
 keep() {
   name=$1; shift
-  begins "$claims/$name.json" || return 0
-  lab "$@" --bounds off --json - >"$claims/$name.tmp"
-  python3 "$here/claims/keep.py" <"$claims/$name.tmp" >"$claims/$name.json"
-  rm "$claims/$name.tmp"
+  begins "$kept/$name.json" || return 0
+  lab "$@" --bounds off --json - >"$kept/$name.tmp"
+  python3 "$here/claims/keep.py" <"$kept/$name.tmp" >"$kept/$name.json"
+  rm "$kept/$name.tmp"
 }
 
 six=round_robin,least_loaded,power_of_two,session_affinity,prefix_affinity,weighted_score
@@ -174,13 +175,34 @@ keep staleness-assistants sweep --workload assistants --rate-scale 0.4 --request
 keep staleness-tenants sweep --workload tenants $gpu4 --requests 1200 --over staleness=0,0.1,1,3,10,30,60 --policies weighted_score,cache_aware,sticky_least_loaded,expected_ttft --seeds 3
 }
 
+# Thresholds of cache_aware for equal and unequal fleets and for bursts, as in docs/study/guidance.
+guidance() {
+kept=$guidance
+thresholds=least_loaded
+for rule in preset=high_affinity preset=balanced preset=load_focused abs=8:rel=1.1 balance=either balance=dynamic; do
+  thresholds=$thresholds,cache_aware:$rule
+done
+for rule in preset=high_affinity preset=balanced preset=load_focused abs=8:rel=1.1 balance=either balance=dynamic; do
+  thresholds=$thresholds,cache_aware:$rule:worth=off
+done
+thresholds="--policies $thresholds,expected_ttft --seeds 3"
+keep equal-conversation simulate $conversation --rate-scale 2.5 --requests 4000 $thresholds
+keep unequal-conversation simulate $conversation --rate-scale 1.33 --requests 4000 --worker-group 4 --worker-group 2:speed-percent=50 --worker-group 2:kv-tokens=400000 $thresholds
+keep equal-tenants simulate --workload tenants --workers 4 --speed-percent 25 --kv-tokens 96000 --requests 2400 $thresholds
+keep unequal-tenants simulate --workload tenants --worker-group 2:speed-percent=33:kv-tokens=96000 --worker-group 2:speed-percent=17:kv-tokens=96000 --requests 2400 $thresholds
+keep bursts simulate --workload burst --rate-scale 6.4 --requests 4000 $thresholds
+}
+
 case $part in
-  all) workloads; claims ;;
-  workloads | claims) $part ;;
+  all) workloads; claims; guidance ;;
+  workloads | claims | guidance) $part ;;
   *) echo "unknown part $part" >&2; exit 2 ;;
 esac
-if [ "$part" != workloads ]; then
-  if [ -n "$quick" ]; then cp "$here/claims/README.md" "$work/README.md"; else work=$here/claims; fi
-  python3 "$here/claims/tables.py" --results "$claims" --page "$work/README.md"
-  python3 "$here/claims/figures.py" --results "$claims" --out "$img"
-fi
+# Tables and figures of the pages. The quick pass fills copies of them.
+page() { # FOLDER RESULTS
+  page=$here/$1/README.md
+  if [ -n "$quick" ]; then page=$work/page.md; cp "$here/$1/README.md" "$page"; fi
+  python3 "$here/claims/tables.py" --results "$2" --workloads "$out" --page "$page"
+}
+case $part in all | claims) page claims "$claims"; python3 "$here/claims/figures.py" --results "$claims" --out "$img" ;; esac
+case $part in all | workloads | guidance) page guidance "$guidance"; page . "$guidance" ;; esac

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the tables of README.md from the committed results: docs/study/claims/tables.py [--results FOLDER] [--page FILE] [--check]
+"""Writes the tables of the pages claims, guidance and of the study's from the committed results: docs/study/claims/tables.py [--check]
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`. With --check nothing is written, and a page that differs from its
-results is an error. Python's standard library only."""
+results is an error. --page, --results and --workloads name other files. Python's standard library only."""
 import argparse
 import re
 import sys
@@ -11,6 +11,9 @@ from pathlib import Path
 from runs import Results, change, count, duration, percent
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from pages import read_tables  # noqa: E402
+
 FIVE = ["round_robin", "random", "least_loaded", "prefix_affinity", "cache_aware", "expected_ttft"]
 SMALL = ["round_robin", "least_loaded:signal=waiting", "power_of_two", "session_affinity", "prefix_affinity:key=system",
          "weighted_score", "expected_ttft"]
@@ -256,22 +259,116 @@ def commands(folder):
     return text_table(["results", "command"], rows)
 
 
+THRESHOLDS = {"preset=high_affinity": "0.2, 128, 2.0 (`high_affinity`)", "preset=balanced": "0.3, 64, 1.5 (`balanced`)",
+              "preset=load_focused": "0.5, 32, 1.2 (`load_focused`)", "abs=8:rel=1.1": "0.3, 8, 1.1", "balance=either": "0.3, 64, 1.5, either one",
+              "balance=dynamic": "0.3, `balance=dynamic`"}
+FLEETS = {"equal-conversation": "equal, conversation", "equal-tenants": "equal, tenants", "unequal-conversation": "unequal, conversation",
+          "unequal-tenants": "unequal, tenants", "bursts": "equal, bursts"}
+
+
+def thresholds(folder, worth=""):
+    """Mean and p99 TTFT and hits by the thresholds of cache_aware, for each fleet."""
+    fleets = [Results(folder, name) for name in FLEETS]
+    rules = {words: f"cache_aware:{rule}{worth}" for rule, words in THRESHOLDS.items()}
+    policies = {"least_loaded": "least_loaded", **rules, "expected_ttft": "expected_ttft"}
+    cell = lambda results, policy: (f"{duration(results.mean(policy, 'ttft_ms.mean'))} / {duration(results.mean(policy, 'ttft_ms.p99'))}, "
+                                    f"{percent(results.mean(policy, 'token_hit_ratio'))}")
+    rows = [[words, *(cell(results, policy) for results in fleets)] for words, policy in policies.items()]
+    return text_table(["threshold, abs, rel", *FLEETS.values()], rows)
+
+
+def thresholds_without_worth(folder):
+    return thresholds(folder, ":worth=off")
+
+
+# Traffic in words, and the file of its results.
+TRAFFICS = {"conversation-3x": "long conversations near capacity", "conversation": "the same, a third of the load", "synthetic": "tools and long documents",
+            "b2b": "tenants with long system prompts, far beyond capacity", "codegen": "code agents with growing contexts", "sharegpt": "chats without a system prompt",
+            "burst": "chats of few tenants in bursts", "mtrag-after": "RAG, passages after the history", "mtrag-before": "RAG, passages before it",
+            "one-hot-prefix": "one prefix that all share", "reasoning": "short prompts, answers of 8,000 tokens", "short": "short prompts, nothing shared",
+            "batch": "5,000 jobs at once"}
+# In this order a policy needs less: no index, no state, nothing at all.
+SIMPLE = ["prefix_affinity", "session_affinity", "least_loaded", "round_robin"]
+# Policies that are not worth the choice between them.
+EVEN = 1.05
+
+
+def choice(workloads):
+    """Which policy for which traffic: mean TTFT of the best, of the default and of the simplest."""
+    rows = []
+    for name, words in TRAFFICS.items():
+        found = read_tables(Path(workloads) / f"{name}.md")[0]["rows"]
+        ms = {row["policy"]: milliseconds(row["TTFT mean"]) for row in found}
+        best = min(ms, key=ms.get)
+        simple = [policy for policy in SIMPLE if ms[policy] <= EVEN * ms["expected_ttft"]]
+        rows.append([f"{words} ([{name}](../results/{name}.md))", f"`{best}` {duration(ms[best])}", *(duration(ms[policy]) for policy in ("expected_ttft", "cache_aware", "least_loaded", "round_robin")),
+                     f"`{simple[-1]}` is as good" if simple else "a policy that knows caches"])
+    return text_table(["traffic", "best mean TTFT", "expected_ttft", "cache_aware", "least_loaded", "round_robin", "simplest choice within 5 % of the default"], rows)
+
+
+# Rows of the study's first table.
+PAYS = {"conversation": "conversation", "conversation-3x": "conversation, 3 times the rate", "conversation-4x": "conversation, 4 times (no policy keeps up)",
+        "synthetic": "synthetic", "synthetic-4x": "synthetic, 4 times the rate (no policy keeps up)", "sharegpt": "chats (sharegpt)",
+        "codegen": "code generation, 40 clients", "burst": "bursts of 20 tenants", "mtrag-after": "MTRAG, passages after the history",
+        "mtrag-before": "MTRAG, passages before it", "short": "short", "one-hot-prefix": "one prefix that all share", "batch": "batch", "reasoning": "reasoning"}
+CACHE = ["prefix_affinity", "weighted_score", "cache_aware", "sticky_least_loaded", "product", "dual_choice"]
+
+
+def pays(workloads):
+    """When routing by cache pays: mean TTFT and hits against least_loaded."""
+    rows = []
+    for name, words in PAYS.items():
+        page = Path(workloads) / f"{name}.md"
+        found = {row["policy"]: row for row in read_tables(page)[0]["rows"]}
+        ms = {policy: milliseconds(row["TTFT mean"]) for policy, row in found.items()}
+        best = min(CACHE, key=ms.get)
+        hit = lambda policy: " ".join(found[policy]["token hit"].split()[:2])
+        bound = re.search(r"infinite cache, token hit: ([\d.]+ %)", page.read_text())[1]
+        rows.append([f"[{words}](results/{name}.md)", duration(ms["least_loaded"]), f"{duration(ms[best])} ({best})", duration(ms["expected_ttft"]),
+                     change(ms["expected_ttft"], ms["least_loaded"]), f"{hit('least_loaded')} → {hit('expected_ttft')}", bound])
+    return text_table(["traffic", "least_loaded", "best other cache policy", "expected_ttft", "against least_loaded", "token hit, least_loaded → expected_ttft",
+                       "token hit of an infinite cache"], rows)
+
+
+def load(workloads):
+    """Mean TTFT by load."""
+    policies = ["round_robin", "least_loaded", "weighted_score", "cache_aware", "expected_ttft"]
+    tables = [point for point in read_tables(Path(workloads) / "load-conversation.md") if "TTFT mean" in point["rows"][0]]
+    words = lambda cell: " ± ".join(duration(milliseconds(part)) for part in cell.split(" ± "))
+    rows = [[point["title"].split()[-1], *(words(row["TTFT mean"]) for policy in policies for row in point["rows"] if row["policy"] == policy)] for point in tables]
+    return table(["times its rate", *policies], rows)
+
+
+def milliseconds(words):
+    """`12.3 s ± 4 s` or `42 ms`."""
+    value, unit = words.split()[:2]
+    return float(value) * (1000 if unit == "s" else 60_000 if unit == "min" else 1)
+
+
 TABLES = {maker.__name__.replace("_", "-"): maker for maker in
-          (throughput, saturation_detail, saturation_literal, one_over_n, equal_queries, documents, literal, callbacks, small, surface, staleness, claims, commands)}
+          (throughput, saturation_detail, saturation_literal, one_over_n, equal_queries, documents, literal, callbacks, small, surface, staleness, claims, commands, thresholds, thresholds_without_worth)}
+
+
+WORKLOADS = {maker.__name__: maker for maker in (choice, pays, load)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=HERE / "results")
-    parser.add_argument("--page", type=Path, default=HERE / "README.md")
+    parser.add_argument("--results", type=Path, help="results of the page [beside it]")
+    parser.add_argument("--workloads", type=Path, default=HERE.parent / "results")
+    parser.add_argument("--page", type=Path, action="append", help="pages [claims, guidance and the study's]")
     parser.add_argument("--check", action="store_true")
     o = parser.parse_args()
-    page = o.page.read_text()
-    fill = lambda found: f"<!-- table {found[1]} -->\n\n{TABLES[found[1]](o.results)}\n\n<!-- end -->"
-    made = re.sub(r"<!-- table ([\w-]+) -->.*?<!-- end -->", fill, page, flags=re.DOTALL)
-    if o.check:
-        sys.exit("the tables differ from the results: run docs/study/claims/tables.py" if made != page else 0)
-    o.page.write_text(made)
+    for page in o.page or [HERE / "README.md", HERE.parent / "guidance" / "README.md", HERE.parent / "README.md"]:
+        results = o.results or page.parent / "results"
+        make = lambda name: WORKLOADS[name](o.workloads) if name in WORKLOADS else TABLES[name](results)
+        fill = lambda found: f"<!-- table {found[1]} -->\n\n{make(found[1])}\n\n<!-- end -->"
+        words = page.read_text()
+        made = re.sub(r"<!-- table ([\w-]+) -->.*?<!-- end -->", fill, words, flags=re.DOTALL)
+        if o.check and made != words:
+            sys.exit(f"the tables of {page} differ from the results: run docs/study/claims/tables.py")
+        if not o.check:
+            page.write_text(made)
 
 
 if __name__ == "__main__":

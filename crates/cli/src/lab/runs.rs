@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use warmroute_report::{Load, Point};
+use warmroute_report::{Point, RunDetail};
 use warmroute_sim::{Bounds, Record, Rule, Slo, Summary, Trouble, exec_rule};
 
 use warmroute_types::Micros;
@@ -35,7 +35,7 @@ pub struct Contest {
 #[derive(Default)]
 pub struct Ran {
     pub point: Point,
-    pub loads: Vec<Load>,
+    pub details: Vec<RunDetail>,
     /// By policy and seed, if requested.
     pub records: Vec<(String, u64, Vec<Record>)>,
 }
@@ -103,17 +103,16 @@ impl Contest {
             "--concurrency: the traffic has fewer sessions than clients; raise --requests or lower --concurrency"
         );
         let summary = Summary::of(rule.name(), seed, &outcome, self.slo);
-        let load =
-            (seed == self.seeds.start).then(|| Load { policy: rule.name().to_owned(), series: outcome.load });
+        let detail = (seed == self.seeds.start).then(|| RunDetail::of(rule.name(), &outcome));
         let records = if keep == Keep::Records { outcome.records } else { Vec::new() };
-        Ok(Done { summary, load, records })
+        Ok(Done { summary, detail, records })
     }
 
     fn gather(&self, scene: &Scene, done: Vec<Option<anyhow::Result<Done>>>) -> anyhow::Result<Ran> {
         let mut ran = Ran::default();
         for one in done.into_iter().flatten() {
-            let Done { summary, load, records } = one?;
-            ran.loads.extend(load);
+            let Done { summary, detail, records } = one?;
+            ran.details.extend(detail);
             ran.records.push((summary.policy.clone(), summary.seed, records));
             ran.point.summaries.push(summary);
         }
@@ -162,7 +161,7 @@ fn side_by_side<I: Sync, T: Send>(threads: usize, items: &[I], work: impl Fn(&I)
 
 struct Done {
     summary: Summary,
-    load: Option<Load>,
+    detail: Option<RunDetail>,
     records: Vec<Record>,
 }
 

@@ -26,7 +26,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
         notes: scene.notes,
         points: vec![ran.point],
         sweep: None,
-        loads: ran.loads,
+        details: ran.details,
     };
     output::write(&args.output, &report, &output::results(&report))
 }

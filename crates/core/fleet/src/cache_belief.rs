@@ -59,6 +59,7 @@ impl CacheBelief {
 pub(crate) struct AtomicCacheBelief(AtomicU32);
 
 impl AtomicCacheBelief {
+    #[inline]
     pub(crate) fn get(&self) -> CacheBelief {
         CacheBelief::unpack(self.0.load(Relaxed))
     }

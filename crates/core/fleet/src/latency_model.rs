@@ -21,7 +21,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::ratios::{RESOLUTION_MS, log_ratio, median};
+use crate::ratios::{RESOLUTION_MS, log_ratio, median, resolved};
 
 /// Number of features of a prefill.
 pub(crate) const FEATURES: usize = 8;
@@ -68,6 +68,7 @@ pub struct ObservedPrompt {
 }
 
 impl PrefillFeatures {
+    #[inline]
     pub(crate) fn vector(&self) -> FeatureVector {
         let miss = f64::from(self.miss_tokens);
         let (head, behind) = match self.position {
@@ -129,6 +130,7 @@ impl PrefillCost {
         PrefillCost { ms: [6.0, 1.0, 25.0, 0.7, 5.0, 0.1, 3.0, 0.0], scale: 1.0 };
 
     /// Milliseconds from the start of a prefill to its first token.
+    #[inline]
     pub fn prefill_ms(&self, features: &PrefillFeatures) -> f32 {
         let terms = self.ms.iter().zip(features.vector());
         terms.map(|(ms, feature)| ms * feature as f32).sum()
@@ -136,6 +138,7 @@ impl PrefillCost {
 
     /// Milliseconds that a request adds to one decode step, summed over all running answers and its own. Times to first tokens
     /// tell too little about decode steps to learn this from, so it is the prior's, scaled.
+    #[inline]
     pub fn step_ms(&self, features: &PrefillFeatures) -> f32 {
         let decoding = features.decoding as f32;
         let prompt_tokens = (features.miss_tokens + features.cached_tokens) as f32;
@@ -182,6 +185,8 @@ const LATEST: usize = 12;
 const LATEST_MIN: usize = 3;
 /// The speed has changed if two thirds of the latest observations are off by more than this factor in the same direction,
 const OFF_FACTOR: f64 = 1.15;
+/// (below this one they surely are not)
+const SURELY_OFF_FACTOR: f64 = 1.149;
 /// and their median by more than this one.
 const CHANGED_FACTOR: f64 = 1.35;
 /// One change multiplies the model by no more than this.
@@ -308,19 +313,33 @@ impl LatencyModel {
 
     /// By which factor most of the latest observations are off, if that is a change of speed.
     fn changed_factor(&self) -> Option<f64> {
+        let latest = || self.window.iter().rev().take(LATEST);
+        let needed = LATEST_MIN.max((2 * latest().len()).div_ceil(3));
+        if !self.may_be_shifted(latest(), needed) {
+            return None;
+        }
         let mut logs = [0.0; LATEST];
-        let latest = self.window.iter().rev().take(LATEST);
-        let count = latest.len();
-        for (log, seen) in logs.iter_mut().zip(latest) {
+        for (log, seen) in logs.iter_mut().zip(latest()) {
             *log = log_ratio(seen.took_ms, self.expected_ms(&seen.features));
         }
-        let logs = &mut logs[..count];
-        let needed = LATEST_MIN.max((2 * count).div_ceil(3));
+        let logs = &mut logs[..latest().len()];
         let off = OFF_FACTOR.ln();
         let is_shifted = logs.iter().filter(|log| **log > off).count() >= needed
             || logs.iter().filter(|log| **log < -off).count() >= needed;
         let median = median(logs)?.clamp(-CHANGE_FACTOR_MAX.ln(), CHANGE_FACTOR_MAX.ln());
         (is_shifted && median.abs() > CHANGED_FACTOR.ln()).then(|| median.exp())
+    }
+
+    /// Whether so many observations may be off in the same direction. Nearly always they are not, and ratios show it
+    /// without logarithms; [`SURELY_OFF_FACTOR`] leaves a margin for their rounding.
+    fn may_be_shifted<'a>(&self, latest: impl Iterator<Item = &'a Observation>, needed: usize) -> bool {
+        let (mut slower, mut faster) = (0, 0);
+        for seen in latest {
+            let (took_ms, expected_ms) = resolved(seen.took_ms, self.expected_ms(&seen.features));
+            slower += usize::from(took_ms > SURELY_OFF_FACTOR * expected_ms);
+            faster += usize::from(expected_ms > SURELY_OFF_FACTOR * took_ms);
+        }
+        slower >= needed || faster >= needed
     }
 
     /// The engine is so many times slower: older observations are of another speed.

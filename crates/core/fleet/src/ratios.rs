@@ -5,7 +5,13 @@ pub(crate) const RESOLUTION_MS: f64 = 4.0;
 
 /// The logarithm of observed over expected. Differences below the resolution of times vanish.
 pub(crate) fn log_ratio(took_ms: f64, expected_ms: f64) -> f64 {
-    ((took_ms.max(0.0) + RESOLUTION_MS) / (expected_ms.max(0.0) + RESOLUTION_MS)).ln()
+    let (took_ms, expected_ms) = resolved(took_ms, expected_ms);
+    (took_ms / expected_ms).ln()
+}
+
+/// Both times plus the resolution, which is what ratios compare.
+pub(crate) fn resolved(took_ms: f64, expected_ms: f64) -> (f64, f64) {
+    (took_ms.max(0.0) + RESOLUTION_MS, expected_ms.max(0.0) + RESOLUTION_MS)
 }
 
 /// The median, the lower one of two; `None` of nothing. Sorts in place.

@@ -105,17 +105,20 @@ pub struct WorkerLoadView {
 
 impl WorkerLoadView {
     /// Whether the worker may get a request now, regardless of pauses.
+    #[inline]
     pub fn takes_requests(&self) -> bool {
         self.state.takes_requests() && !self.is_on_trial
     }
 
     /// Whether the worker is paused.
+    #[inline]
     pub fn is_paused(&self, now: Micros) -> bool {
         now < self.paused_until
     }
 
     /// Requests that wait inside the engine: reported plus sent since. `None` when the report is older than
     /// `age_max`.
+    #[inline]
     pub fn waiting(&self, now: Micros, age_max: Micros) -> Option<u32> {
         let report = self.report.filter(|report| now.since(report.at) <= age_max)?;
         Some(report.waiting.saturating_add(self.booked_since_report))
@@ -123,6 +126,7 @@ impl WorkerLoadView {
 }
 
 impl WorkerLoad {
+    #[inline]
     pub(crate) fn state(&self) -> WorkerState {
         match self.state.load(Relaxed) {
             1 => WorkerState::Ready,
@@ -181,6 +185,7 @@ impl WorkerLoad {
         said.or(self.reports_cached_tokens().then_some(0))
     }
 
+    #[inline]
     pub(crate) fn reports_cached_tokens(&self) -> bool {
         self.reports_cached_tokens.load(Relaxed)
     }
@@ -204,6 +209,7 @@ impl WorkerLoad {
         self.failed_predictions.store(0, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn block_tokens(&self) -> Option<u32> {
         Some(u32::from(self.block_tokens.load(Relaxed))).filter(|&tokens| tokens > 0)
     }
@@ -213,6 +219,7 @@ impl WorkerLoad {
         self.block_tokens.store(u16::try_from(tokens).unwrap_or(0), Relaxed);
     }
 
+    #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(Relaxed)
     }
@@ -265,6 +272,7 @@ impl WorkerLoad {
         self.booked_since.store(0, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn view(&self) -> WorkerLoadView {
         let at = Micros(self.reported_at.load(Relaxed));
         let reported = self.reported.load(Relaxed);

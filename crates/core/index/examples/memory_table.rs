@@ -1,4 +1,5 @@
-//! What a budget of bytes holds: `cargo run --release -p warmroute-index --example memory_table`.
+//! What a budget of bytes holds: `cargo run --release -p warmroute-index --example memory_table [-- MIB]`, with MIB the
+//! rows of one budget alone.
 //!
 //! The example presumes and confirms prompts until a limit evicts, and then a quarter as many again, so the table shows
 //! an index that has been full for a while. Then it looks up every prompt, the oldest included: a prompt counts as
@@ -38,8 +39,13 @@ fn main() {
     let begin = Instant::now();
     println!("The budget as the only bound:\n");
     print_head();
+    let given = std::env::args().nth(1).map(|mib| [mib.parse().expect("a budget in MiB")]);
+    let budgets_mib: &[usize] = given.as_ref().map_or(&BUDGETS_MIB, |one| one);
     for traffic in [UNIQUE, LONG, HEADED] {
-        BUDGETS_MIB.iter().for_each(|mib| print_row(&traffic, &bounded_by_budget(mib * MIB)));
+        budgets_mib.iter().for_each(|mib| print_row(&traffic, &bounded_by_budget(mib * MIB)));
+    }
+    if given.is_some() {
+        return;
     }
     for (traffic, workers) in [(UNIQUE, 8), (UNIQUE, 64), (HEADED, 8), (HEADED, 64)] {
         print_row(&Traffic { workers, ..traffic }, &bounded_by_budget(256 * MIB));

@@ -25,6 +25,17 @@ impl Axis {
         Axis { from: 0.0, to: if most > 0.0 { most * 1.06 } else { 1.0 }, paper, scale: AxisScale::Linear }
     }
 
+    /// Linear axis from slightly below the smallest value to slightly above the largest.
+    pub fn spanning(values: impl Iterator<Item = f64>, paper: (f64, f64)) -> Axis {
+        let (least, most) =
+            values.fold((f64::MAX, f64::MIN), |(least, most), value| (least.min(value), most.max(value)));
+        if least > most {
+            return Axis::from_zero(std::iter::empty(), paper);
+        }
+        let margin = (0.08 * (most - least)).max(0.02 * most.abs()).max(0.001);
+        Axis { from: least - margin, to: most + margin, paper, scale: AxisScale::Linear }
+    }
+
     /// Axis for positive values: logarithmic if they span more than one order of magnitude, linear from zero
     /// otherwise.
     pub fn around(values: impl Iterator<Item = f64> + Clone, paper: (f64, f64)) -> Axis {
@@ -92,6 +103,8 @@ mod tests {
         assert!(wide.ticks().contains(&100.0) && wide.ticks().len() < 10, "{:?}", wide.ticks());
         let narrow = Axis::around([40.0, 90.0].into_iter(), (0.0, 100.0));
         assert_eq!(narrow.scale(), AxisScale::Linear);
+        let one = Axis::spanning([1.0].into_iter(), (0.0, 100.0));
+        assert!((one.at(1.0) - 50.0).abs() < 1.0 && one.ticks().len() > 2, "{:?}", one.ticks());
     }
 
     #[test]
@@ -99,6 +112,7 @@ mod tests {
         for axis in [
             Axis::around([1.0, 1_000.0].into_iter(), (50.0, 10.0)),
             Axis::from_zero([3.0].into_iter(), (50.0, 10.0)),
+            Axis::spanning([0.5, 3.0].into_iter(), (50.0, 10.0)),
         ] {
             let places = [0.5, 1.0, 2.0, 3.0].map(|value| axis.at(value));
             assert!(places.windows(2).all(|pair| pair[0] >= pair[1]), "{places:?}");

@@ -1,12 +1,13 @@
 //! The report as one self-contained HTML file, without scripts, fonts or external images.
 
-use warmroute_sim::{Bounds, Estimate};
+use warmroute_sim::Estimate;
 
-use crate::chart::{Lines, Series, load, ranges, shares, surface};
+use crate::chart::{AxisRange, Marks, Plot, PlotAxis, Scales, Series, ranges, shares, surface, timeline};
 use crate::duration::duration;
 use crate::figures::{Figures, count, percent, round_duration};
+use crate::measure::{self, Measure};
 use crate::report::{Point, Report, Sweep};
-use crate::svg::{colour, escaped};
+use crate::svg::{Ink, escaped, ink};
 use crate::table::{FLEET_HEADS, HEADS, bound_rows, cells, fleet_cells, heading, ttft_unit};
 use crate::verdict::verdict;
 
@@ -24,8 +25,8 @@ pub fn html(report: &Report) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
-         <style>\n{STYLE}</style></head>\n<body><main>\n<h1>{title}</h1>\n{lead}{plots}{loads}{figures}{made}</main></body></html>\n",
-        loads = loads(report),
+         <style>\n{STYLE}</style></head>\n<body><main>\n<h1>{title}</h1>\n{lead}{plots}{timelines}{figures}{made}</main></body></html>\n",
+        timelines = timelines(report),
         figures = figures(report),
         made = how_made(report),
     )
@@ -40,106 +41,61 @@ fn figure(caption: &str, about: &str, plot: &str) -> String {
 }
 
 fn single_plots(report: &Report, point: &Point) -> String {
-    let first = figure(
-        "Time to first token",
-        "Large dot: mean. Small dots: median, p95, p99. Further left is better.",
-        &ranges(report, point),
-    );
-    let second = figure(
-        "Prompt tokens found in a cache",
-        "Dashed: what one cache of all workers' size would find, by its eviction.",
-        &shares(report, point),
-    );
-    format!("<h2>The answer</h2>\n<div class=\"plots\">\n{first}{second}</div>\n")
+    let plots = [
+        figure(
+            "Time to first token",
+            "Large dot: mean. Small dots: median, p95, p99. Further left is better.",
+            &ranges(report, point),
+        ),
+        figure(
+            "Prompt tokens found in a cache",
+            "Dashed: what one cache of all workers' size would find, by its eviction.",
+            &shares(report, point),
+        ),
+        figure(
+            "Distribution of the time to first token",
+            "Share of requests answered within a time, first seed. Further left is better.",
+            &distribution(report),
+        ),
+        figure(
+            "Hits against balance",
+            "One dot for each seed. Right: more tokens found. Down: requests spread more evenly.",
+            &balance(report),
+        ),
+    ];
+    format!("<h2>The answer</h2>\n{}<div class=\"plots\">\n{}</div>\n", legend(report), plots.concat())
 }
 
 fn sweep_plots(report: &Report, sweep: &Sweep) -> String {
     if let [_, _] = &sweep.parameters[..] {
-        let surfaces: String = report
-            .policies()
-            .iter()
-            .map(|policy| {
-                figure(policy, "Mean time to first token. Dark is soon.", &surface(report, sweep, policy))
-            })
-            .collect();
-        return format!("<h2>The answer</h2>\n<div class=\"plots\">\n{surfaces}</div>\n");
+        return surfaces(report, sweep);
     }
     let x = &sweep.parameters[0];
-    let plots: String = MEASURES
+    let plots = measure::LINES
         .iter()
         .map(|measure| figure(measure.caption, measure.about, &lines(report, x, measure)))
-        .collect();
+        .chain([figure(
+            "Hits against balance",
+            "One dot for each value and seed. Right: more tokens found. Down: requests spread more evenly.",
+            &balance(report),
+        )]);
+    let plots: String = plots.collect();
     format!("<h2>The answer</h2>\n{}<div class=\"plots\">\n{plots}</div>\n", legend(report))
 }
 
-/// A measure plotted against the parameter of a sweep.
-struct Measure {
-    caption: &'static str,
-    about: &'static str,
-    /// Label of the axis.
-    label: &'static str,
-    words: fn(f64) -> String,
-    tick_words: fn(f64) -> String,
-    of: fn(&Figures) -> Estimate,
-    bound: Option<fn(&Bounds) -> f64>,
+fn surfaces(report: &Report, sweep: &Sweep) -> String {
+    let of_policy = |policy: &&str| {
+        let plots: String = measure::SURFACES
+            .iter()
+            .map(|measure| {
+                figure(measure.caption, "Dark is better.", &surface(report, sweep, policy, measure))
+            })
+            .collect();
+        format!("<h3>{}</h3>\n<div class=\"plots\">\n{plots}</div>\n", escaped(policy))
+    };
+    let policies: String = report.policies().iter().map(of_policy).collect();
+    format!("<h2>The answer</h2>\n{policies}")
 }
-
-const MEASURES: [Measure; 6] = [
-    Measure {
-        caption: "Time to first token, mean",
-        about: "Lower is better. Dashed: if no request waited.",
-        label: "TTFT mean",
-        words: duration,
-        tick_words: round_duration,
-        of: |row| row.ttft_mean_ms,
-        bound: Some(|bounds| bounds.zero_queue_ttft_ms.mean),
-    },
-    Measure {
-        caption: "Time to first token, 99th percentile",
-        about: "Lower is better.",
-        label: "TTFT p99",
-        words: duration,
-        tick_words: round_duration,
-        of: |row| row.ttft_p99_ms,
-        bound: None,
-    },
-    Measure {
-        caption: "Prompt tokens found in a cache",
-        about: "Higher is better. Dashed: pooled Belady, the most any router could find; only about, where clients wait for answers.",
-        label: "token hit",
-        words: percent,
-        tick_words: percent,
-        of: |row| row.token_hit_ratio,
-        bound: Some(|bounds| bounds.pooled_belady_token_hit_ratio),
-    },
-    Measure {
-        caption: "Goodput",
-        about: "Requests a second that meet the SLO. Higher is better.",
-        label: "goodput per second",
-        words: count,
-        tick_words: count,
-        of: |row| row.goodput_rps,
-        bound: None,
-    },
-    Measure {
-        caption: "Throughput",
-        about: "Output tokens a second. Higher is better; with open arrivals it equals the traffic.",
-        label: "output tokens per second",
-        words: count,
-        tick_words: count,
-        of: |row| row.output_tokens_per_s,
-        bound: None,
-    },
-    Measure {
-        caption: "Wait in the engine's queue, mean",
-        about: "Lower is better.",
-        label: "queue mean",
-        words: duration,
-        tick_words: round_duration,
-        of: |row| row.queue_mean_ms,
-        bound: None,
-    },
-];
 
 fn lines(report: &Report, x: &str, measure: &Measure) -> String {
     let policies = report.policies();
@@ -156,42 +112,97 @@ fn lines(report: &Report, x: &str, measure: &Measure) -> String {
         })
         .collect();
     if let Some(bound) = measure.bound {
-        let value = |point: &Point| {
-            Some((at(point)?, Estimate { mean: bound(point.bounds.as_ref()?), within: None }))
-        };
+        let value = |point: &Point| Some((at(point)?, exactly(bound(point.bounds.as_ref()?))));
         series.push(Series {
             name: "bound",
             place: None,
             points: report.points.iter().filter_map(value).collect(),
         });
     }
-    let Measure { label: y, words, tick_words, .. } = *measure;
-    Lines { name: &format!("{y} against {x}"), x, y, words, tick_words, series }.draw()
+    let Measure { label, words, tick_words, .. } = *measure;
+    let x = PlotAxis { label: x, words: count, tick_words: count, range: AxisRange::Around };
+    let y = PlotAxis { label, words, tick_words, range: AxisRange::Around };
+    Plot { name: &format!("{label} against {}", x.label), x, y, marks: Marks::LinesAndDots, series }.draw()
+}
+
+/// The cumulative distribution of the time to first token.
+fn distribution(report: &Report) -> String {
+    let policies = report.policies();
+    let series = report.details.iter().map(|detail| Series {
+        name: &detail.policy,
+        place: policies.iter().position(|policy| *policy == detail.policy),
+        points: detail.ttft_ms.iter().map(|&(ms, share)| (ms, exactly(share))).collect(),
+    });
+    let x = PlotAxis {
+        label: "time to first token",
+        words: duration,
+        tick_words: round_duration,
+        range: AxisRange::Around,
+    };
+    let y =
+        PlotAxis { label: "requests", words: percent, tick_words: whole_percent, range: AxisRange::FromZero };
+    let series = series.collect();
+    Plot { name: "distribution of the time to first token", x, y, marks: Marks::Lines, series }.draw()
+}
+
+/// Hits and evenness of every run.
+fn balance(report: &Report) -> String {
+    let runs = |policy| report.points.iter().flat_map(move |point: &Point| point.of(policy));
+    let policies = report.policies();
+    let series = policies.iter().enumerate().map(|(place, &policy)| Series {
+        name: policy,
+        place: Some(place),
+        points: runs(policy).map(|run| (run.token_hit_ratio, exactly(run.load_max_over_mean))).collect(),
+    });
+    let x = PlotAxis { label: "token hit", words: percent, tick_words: percent, range: AxisRange::Spanning };
+    let y = PlotAxis {
+        label: "busiest worker over mean",
+        words: two_digits,
+        tick_words: two_digits,
+        range: AxisRange::Spanning,
+    };
+    let series = series.collect();
+    Plot { name: "token hit against the busiest worker's load", x, y, marks: Marks::Dots, series }.draw()
+}
+
+fn exactly(mean: f64) -> Estimate {
+    Estimate { mean, within: None }
+}
+
+fn whole_percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+fn two_digits(value: f64) -> String {
+    format!("{value:.2}")
 }
 
 fn legend(report: &Report) -> String {
     let policies = report.policies();
     let entries = policies.iter().enumerate().map(|(place, policy)| {
-        format!("<span><i style=\"background:{}\"></i>{}</span>", colour(place), escaped(policy))
+        let Ink { colour, is_dashed } = ink(place);
+        let fill = if is_dashed { "none" } else { colour };
+        format!("<span><i style=\"background:{fill};border-color:{colour}\"></i>{}</span>", escaped(policy))
     });
     format!("<div class=\"legend\">{}</div>\n", entries.collect::<String>())
 }
 
-fn loads(report: &Report) -> String {
-    if report.loads.is_empty() {
+fn timelines(report: &Report) -> String {
+    if report.details.is_empty() {
         return String::new();
     }
-    let most =
-        report.loads.iter().flat_map(|load| load.series.samples.iter().flatten().copied()).max().unwrap_or(0);
+    let scales = Scales::of(&report.details);
     let plots: String = report
-        .loads
+        .details
         .iter()
-        .map(|one| figure(&one.policy, "One row for each worker.", &load(one, most)))
+        .map(|detail| {
+            figure(&detail.policy, "One row for each worker, first seed.", &timeline(detail, scales))
+        })
         .collect();
     format!(
-        "<h2>Each worker's load over time</h2>\n<p class=\"about\">Requests in flight: 0 <span class=\"scale\"></span> {most}. \
-         The same colours in all. Stripes across are workers that are always busy; columns are bursts that all feel.</p>\n\
-         <div class=\"plots\">\n{plots}</div>\n"
+        "<h2>Each worker over time</h2>\n<p class=\"about\">From the least <span class=\"scale\"></span> to the most, \
+         with the same colours in all. Stripes across are workers that are always busy; columns are bursts that all feel. \
+         Nothing is drawn where no prompt was looked up.</p>\n<div class=\"plots\">\n{plots}</div>\n"
     )
 }
 

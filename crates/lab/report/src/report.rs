@@ -1,12 +1,14 @@
 //! Data of a report.
 
-use warmroute_sim::{Bounds, LoadSeries, Summary};
+use warmroute_sim::{Bounds, LoadSeries, Outcome, Summary};
 
 use crate::duration::duration;
 
 /// A mean TTFT above both of these is an overload: an absolute time, and a multiple of the time without queues.
 const OVERLOAD_TTFT_MS: f64 = 5_000.0;
 const OVERLOAD_FACTOR: f64 = 20.0;
+/// Points of a curve of times; more would not be seen.
+const CURVE_POINTS: usize = 200;
 
 /// Results of one lab command.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +25,8 @@ pub struct Report {
     pub points: Vec<Point>,
     /// Varied parameters, if any.
     pub sweep: Option<Sweep>,
-    /// Load over time, for the first seed of each policy.
-    pub loads: Vec<Load>,
+    /// Distribution and timeline, for the first seed of each policy.
+    pub details: Vec<RunDetail>,
 }
 
 /// All runs of one setting.
@@ -45,13 +47,31 @@ pub struct Sweep {
     pub parameters: Vec<String>,
 }
 
-/// One policy's load over time.
+/// One run of a policy in detail.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct RunDetail {
     /// Name of the policy.
     pub policy: String,
-    /// Requests in flight per worker.
+    /// Each worker's state over time.
     pub series: LoadSeries,
+    /// Times to first token and the share of requests up to each.
+    pub ttft_ms: Vec<(f64, f64)>,
+}
+
+impl RunDetail {
+    /// Extracts the details of a run.
+    pub fn of(policy: &str, outcome: &Outcome) -> RunDetail {
+        let ttft_ms = outcome.records.iter().map(|record| record.ttft_us as f64 / 1_000.0).collect();
+        RunDetail { policy: policy.to_owned(), series: outcome.load.clone(), ttft_ms: distribution(ttft_ms) }
+    }
+}
+
+/// Points of a cumulative distribution: at most [`CURVE_POINTS`], the fastest and the slowest value among them.
+fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
+    values.sort_unstable_by(f64::total_cmp);
+    let (count, points) = (values.len(), values.len().min(CURVE_POINTS));
+    let rank = |point: usize| if points > 1 { point * (count - 1) / (points - 1) } else { 0 };
+    (0..points).map(|point| (values[rank(point)], (rank(point) + 1) as f64 / count as f64)).collect()
 }
 
 impl Report {
@@ -112,5 +132,19 @@ impl Point {
     fn answered_and_lost(&self, policy: &str) -> (u64, u64) {
         let runs = self.of(policy).map(|run| (run.requests as u64, run.failed + run.rejected));
         runs.fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_goes_from_the_fastest_to_the_slowest() {
+        let points = distribution((1..=1_000).rev().map(f64::from).collect());
+        assert_eq!((points.len(), points[0], points[199]), (200, (1.0, 0.001), (1_000.0, 1.0)));
+        assert!(points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
+        assert_eq!(distribution(vec![7.0]), [(7.0, 1.0)]);
+        assert!(distribution(Vec::new()).is_empty());
     }
 }

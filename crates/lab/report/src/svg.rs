@@ -25,9 +25,18 @@ pub enum Anchor {
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5fc4", "#8c8c2f"];
 
-/// Colour of the policy at an index.
-pub fn colour(index: usize) -> &'static str {
-    COLOURS[index % COLOURS.len()]
+/// How one policy is drawn: its colour, and whether its lines are dashed and its dots hollow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ink {
+    /// Colour, also for bars.
+    pub colour: &'static str,
+    /// Dashed lines and hollow dots, where the colours repeat.
+    pub is_dashed: bool,
+}
+
+/// The ink of the policy at an index.
+pub fn ink(index: usize) -> Ink {
+    Ink { colour: COLOURS[index % COLOURS.len()], is_dashed: index / COLOURS.len() % 2 == 1 }
 }
 
 impl Drawing {
@@ -67,10 +76,12 @@ impl Drawing {
     }
 
     /// Adds a line through points.
-    pub fn path(&mut self, colour: &str, points: &[(f64, f64)]) {
+    pub fn path(&mut self, ink: Ink, points: &[(f64, f64)]) {
         let places: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let dashes = if ink.is_dashed { r#" stroke-dasharray="7 4""# } else { "" };
         self.push(format_args!(
-            r#"<polyline fill="none" stroke="{colour}" stroke-width="2.2" stroke-linejoin="round" points="{}"/>"#,
+            r#"<polyline fill="none" stroke="{}"{dashes} stroke-width="2.2" stroke-linejoin="round" points="{}"/>"#,
+            ink.colour,
             places.join(" ")
         ));
     }
@@ -84,10 +95,11 @@ impl Drawing {
     }
 
     /// Adds a dot with a tooltip.
-    pub fn dot(&mut self, colour: &str, at: (f64, f64), radius: f64, says: &str) {
-        let says = escaped(says);
+    pub fn dot(&mut self, ink: Ink, at: (f64, f64), radius: f64, says: &str) {
+        let (colour, says) = (ink.colour, escaped(says));
+        let fill = if ink.is_dashed { "none" } else { colour };
         self.push(format_args!(
-            r#"<circle fill="{colour}" cx="{:.1}" cy="{:.1}" r="{radius}"><title>{says}</title></circle>"#,
+            r#"<circle fill="{fill}" stroke="{colour}" cx="{:.1}" cy="{:.1}" r="{radius}"><title>{says}</title></circle>"#,
             at.0, at.1
         ));
     }
@@ -104,7 +116,11 @@ impl Drawing {
     /// Returns the drawing as an element of a page, with an accessible name.
     pub fn finish(self, name: &str) -> String {
         let (width, height, name, body) = (self.width, self.height, escaped(name), self.body);
-        format!(r#"<svg viewBox="0 0 {width} {height}" role="img" aria-label="{name}">{body}</svg>"#)
+        // Text is at most a fifth larger than drawn, however wide the page is.
+        let widest = width * 1.2;
+        format!(
+            r#"<svg viewBox="0 0 {width} {height}" style="max-width:{widest:.0}px" role="img" aria-label="{name}">{body}</svg>"#
+        )
     }
 
     fn push(&mut self, shape: std::fmt::Arguments<'_>) {
@@ -142,8 +158,14 @@ mod tests {
     #[test]
     fn names_are_escaped() {
         let mut drawing = Drawing::new(10.0, 10.0);
-        drawing.dot("red", (1.0, 1.0), 2.0, "</title><script>");
+        drawing.dot(ink(8), (1.0, 1.0), 2.0, "</title><script>");
         assert!(!drawing.finish("a \"b\"").contains("<script>"));
+    }
+
+    #[test]
+    fn sixteen_policies_look_different() {
+        let inks: Vec<Ink> = (0..16).map(ink).collect();
+        assert!(inks.iter().enumerate().all(|(at, one)| !inks[..at].contains(one)));
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub use config::{
 pub use exec::{ProgramError, Trouble, exec_rule};
 pub use incident::{BadIncident, Incident, IncidentKind};
 pub use key_span::KeySpan;
-pub use load::LoadSeries;
+pub use load::{LoadSeries, WorkerSample};
 pub use node::Totals;
 pub use peer_network::{BadPartition, Balancer, Partition, PeerNetwork};
 pub use prompt::{Piece, block_names, chunk_digests, head_key, token_ids, tokens};

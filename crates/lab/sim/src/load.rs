@@ -1,4 +1,4 @@
-//! Load of each worker over time, in a bounded number of samples.
+//! State of each worker over time, in a bounded number of samples.
 
 use warmroute_types::Micros;
 
@@ -6,13 +6,28 @@ use warmroute_types::Micros;
 const SAMPLES_MAX: usize = 512;
 const INTERVAL_FIRST: Micros = Micros(100_000);
 
-/// Requests in flight per worker, at even intervals.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One worker at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct WorkerSample {
+    /// Requests sent to it that have not ended.
+    pub in_flight: u32,
+    /// Requests in the engine's queue.
+    pub waiting: u32,
+    /// Share of the KV cache that running requests hold, from 0 to 1.
+    pub kv_use: f32,
+    /// Prompt tokens looked up in its cache since its start.
+    pub looked_up_tokens: u64,
+    /// Prompt tokens found in its cache since its start.
+    pub hit_tokens: u64,
+}
+
+/// State of all workers at even intervals.
+#[derive(Clone, Debug, PartialEq)]
 pub struct LoadSeries {
     /// Time between samples.
     pub interval: Micros,
-    /// One row per sample, one number per worker.
-    pub samples: Vec<Vec<u32>>,
+    /// One row per sample, one entry per worker.
+    pub samples: Vec<Vec<WorkerSample>>,
 }
 
 impl Default for LoadSeries {
@@ -28,8 +43,8 @@ impl LoadSeries {
     }
 
     /// Adds a sample.
-    pub fn take(&mut self, in_flight: impl Iterator<Item = u32>) {
-        self.samples.push(in_flight.collect());
+    pub fn take(&mut self, workers: impl Iterator<Item = WorkerSample>) {
+        self.samples.push(workers.collect());
         if self.samples.len() == SAMPLES_MAX {
             let mut index = 0;
             self.samples.retain(|_| {
@@ -48,12 +63,15 @@ mod tests {
     #[test]
     fn a_long_run_has_no_more_samples_than_a_short_one() {
         let mut series = LoadSeries::default();
-        for sample in 0..10_000 {
+        for in_flight in 0..10_000 {
             let due = series.due();
-            series.take([sample].into_iter());
+            series.take([WorkerSample { in_flight, ..WorkerSample::default() }].into_iter());
             assert!(series.due() > due && series.samples.len() < SAMPLES_MAX);
         }
         assert!(series.samples.len() >= SAMPLES_MAX / 2);
-        assert!(series.samples.windows(2).all(|pair| pair[0][0] < pair[1][0]), "in order");
+        assert!(
+            series.samples.windows(2).all(|pair| pair[0][0].in_flight < pair[1][0].in_flight),
+            "in order"
+        );
     }
 }

@@ -5,6 +5,8 @@ use warmroute_engine::{
 };
 use warmroute_types::Micros;
 
+use crate::load::WorkerSample;
+
 /// One engine.
 pub struct Node {
     pub engine: Engine,
@@ -125,6 +127,18 @@ impl Node {
         self.totals.host_tokens += stats.host_hits_tokens - before.host_hits_tokens;
         self.totals.pool_tokens += stats.pool_hits_tokens - before.pool_hits_tokens;
         self.totals.preemptions += stats.preemptions - before.preemptions;
+    }
+
+    /// The present state, for the timeline.
+    pub fn sample(&self) -> WorkerSample {
+        let stats = self.engine.stats();
+        WorkerSample {
+            in_flight: self.in_flight,
+            waiting: stats.waiting,
+            kv_use: stats.kv_use as f32,
+            looked_up_tokens: stats.prefix_queries_tokens,
+            hit_tokens: stats.prefix_hits_tokens,
+        }
     }
 
     /// Prompt tokens that the cache holds.

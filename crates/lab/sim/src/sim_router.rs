@@ -204,8 +204,11 @@ impl SimRouter {
         self.watcher.iter().for_each(|watcher| what(watcher.as_ref()));
     }
 
-    /// Copies the known tokens from engine order to worker order.
+    /// Copies the known tokens from engine order to worker order, if any are known.
     fn set_known_tokens(&mut self, asked: &RoutingRequest<'_>) {
+        if asked.held_tokens.is_empty() {
+            return;
+        }
         let held = |&node: &usize| asked.held_tokens.get(node).copied().unwrap_or(0);
         self.known_tokens.clear();
         self.known_tokens.extend(self.nodes.iter().map(held));

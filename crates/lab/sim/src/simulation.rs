@@ -48,7 +48,7 @@ pub struct Outcome {
     pub records: Vec<Record>,
     /// Totals per engine.
     pub totals: Vec<Totals>,
-    /// Requests in flight per engine over time.
+    /// State of each engine over time.
     pub load: LoadSeries,
     /// Copies of cached blocks across engines at the end of the run.
     pub replication: Replication,
@@ -240,7 +240,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
 
     fn move_to(&mut self, at: Micros) {
         while self.load.due() < at.since(self.began) {
-            self.load.take(self.nodes.iter().map(|node| node.in_flight));
+            self.load.take(self.nodes.iter().map(Node::sample));
         }
         self.now = self.now.max(at);
     }

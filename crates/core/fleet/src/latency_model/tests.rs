@@ -239,3 +239,23 @@ proptest! {
         prop_assert!(within >= 0.8, "{within} within");
     }
 }
+
+proptest! {
+    /// The quick look at ratios may only rule out what the logarithms rule out.
+    #[test]
+    fn ratios_never_hide_a_change_of_speed(factors in proptest::collection::vec(0.5_f64..2.0, 1..LATEST), edge in any::<bool>()) {
+        let mut model = LatencyModel::new();
+        for (n, factor) in factors.iter().enumerate() {
+            let features = features(n as u32).vector();
+            let factor = if edge { OFF_FACTOR } else { *factor };
+            let took_ms = factor * (model.expected_ms(&features) + RESOLUTION_MS) - RESOLUTION_MS;
+            model.window.push_back(Observation { number: n as u64, features, took_ms, weight: 1.0 });
+        }
+        let log = |seen: &Observation| log_ratio(seen.took_ms, model.expected_ms(&seen.features));
+        let needed = LATEST_MIN.max((2 * model.window.len()).div_ceil(3));
+        let off = |sign: f64| model.window.iter().filter(|seen| sign * log(seen) > OFF_FACTOR.ln()).count();
+        if off(1.0) >= needed || off(-1.0) >= needed {
+            prop_assert!(model.may_be_shifted(model.window.iter(), needed));
+        }
+    }
+}

@@ -1,13 +1,13 @@
 //! Share of prompt tokens found in caches, beside the bounds.
 
+use super::{names_width, short_name, text_width};
 use crate::axis::Axis;
 use crate::figures::{Figures, percent};
 use crate::report::{Point, Report};
-use crate::svg::{Anchor, Drawing, colour};
+use crate::svg::{Anchor, Drawing, ink};
 
 const WIDTH: f64 = 760.0;
-const LEFT: f64 = 190.0;
-const RIGHT: f64 = 60.0;
+const RIGHT: f64 = 66.0;
 const ROW: f64 = 30.0;
 const TOP: f64 = 46.0;
 const BOTTOM: f64 = 28.0;
@@ -26,7 +26,8 @@ pub fn shares(report: &Report, point: &Point) -> String {
     });
     let values = rows.iter().map(|(_, row)| row.token_hit_ratio.mean);
     let values = values.chain(bounds.iter().flatten().map(|(_, value)| *value));
-    let axis = Axis::from_zero(values, (LEFT, WIDTH - RIGHT));
+    let left = names_width(policies.iter().copied());
+    let axis = Axis::from_zero(values, (left, WIDTH - RIGHT));
     let height = TOP + ROW * rows.len() as f64 + BOTTOM;
     let mut drawing = Drawing::new(WIDTH, height);
     for tick in axis.ticks() {
@@ -37,9 +38,10 @@ pub fn shares(report: &Report, point: &Point) -> String {
     for (place, (policy, row)) in rows.iter().enumerate() {
         let y = TOP + ROW * place as f64;
         let (share, x) = (row.token_hit_ratio.mean, axis.at(row.token_hit_ratio.mean));
-        drawing.text("row", (LEFT - 14.0, y + ROW / 2.0 + 4.0), Anchor::End, policy);
-        drawing.area(colour(place), (LEFT, y + 6.0), ((x - LEFT).max(1.0), ROW - 12.0), &percent(share));
-        drawing.text("value", (x + 8.0, y + ROW / 2.0 + 4.0), Anchor::Start, &percent(share));
+        drawing.text("row", (left - 14.0, y + ROW / 2.0 + 4.0), Anchor::End, &short_name(policy));
+        drawing.area(ink(place).colour, (left, y + 6.0), ((x - left).max(1.0), ROW - 12.0), &percent(share));
+        // In a column of their own, clear of the bounds' lines.
+        drawing.text("value", (WIDTH - 6.0, y + ROW / 2.0 + 4.0), Anchor::End, &percent(share));
     }
     mark_bounds(&mut drawing, &axis, height, bounds);
     drawing.finish("share of prompt tokens found in caches by policy")
@@ -62,6 +64,8 @@ fn mark_bounds(drawing: &mut Drawing, axis: &Axis, height: f64, bounds: Option<[
     // Labels are stacked, so that long names do not overlap.
     for (row, (names, value)) in marks.iter().rev().enumerate() {
         let y = TOP - 11.0 - 15.0 * row as f64;
-        drawing.text("bound-name", (axis.at(*value) + 4.0, y), Anchor::End, &format!("pooled: {names}"));
+        let words = format!("pooled: {names}");
+        let end = (axis.at(*value) + 4.0).max(text_width(&words));
+        drawing.text("bound-name", (end, y), Anchor::End, &words);
     }
 }

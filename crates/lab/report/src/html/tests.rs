@@ -4,12 +4,12 @@ use warmroute_engine::Profile;
 use warmroute_sim::{Config, Rule, Slo, Summary, Workload, WorkloadScale, bounds, run};
 
 use super::*;
-use crate::report::Load;
+use crate::report::RunDetail;
 use crate::{markdown, table};
 
-fn point(values: Vec<f64>, rate: f64) -> (Point, Vec<Load>) {
+fn point(values: Vec<f64>, rate: f64) -> (Point, Vec<RunDetail>) {
     let config = Config::new(Profile::Llama3_1_8b, 2);
-    let (mut point, mut loads) = (Point { values, ..Point::default() }, Vec::new());
+    let (mut point, mut details) = (Point { values, ..Point::default() }, Vec::new());
     for seed in 1..=2 {
         let scale = WorkloadScale { seed, rate, requests: Some(200) };
         for policy in ["round_robin", "cache_aware"] {
@@ -17,12 +17,12 @@ fn point(values: Vec<f64>, rate: f64) -> (Point, Vec<Load>) {
             let outcome = run(&config, &rule, Workload::Sharegpt.sessions(scale)).unwrap();
             point.summaries.push(Summary::of(policy, seed, &outcome, Slo::default()));
             if seed == 1 {
-                loads.push(Load { policy: policy.to_owned(), series: outcome.load });
+                details.push(RunDetail::of(policy, &outcome));
             }
         }
         point.bounds = Some(bounds(&config, Workload::Sharegpt.sessions(scale)).unwrap());
     }
-    (point, loads)
+    (point, details)
 }
 
 fn report(sweep: &[&str]) -> Report {
@@ -35,9 +35,9 @@ fn report(sweep: &[&str]) -> Report {
     };
     for (index, rate) in [0.5, 1.0].into_iter().enumerate() {
         let values = sweep.iter().map(|_| rate).collect();
-        let (point, loads) = point(values, rate);
+        let (point, details) = point(values, rate);
         report.points.push(point);
-        report.loads = loads;
+        report.details = details;
         if sweep.is_empty() && index == 0 {
             break;
         }

@@ -178,7 +178,7 @@ fn a_request_too_large_for_every_engine_is_rejected_alone() {
     let sessions = [request(0, &[piece(1, 900_000)], piece(2, 1)), request(1, &[piece(3, 100)], piece(4, 1))];
     let outcome = outcome(&config(2), "cache_aware", sessions.into_iter());
     assert_eq!((outcome.rejected, outcome.records.len()), (1, 1));
-    assert!(outcome.load.samples.iter().flatten().all(|&in_flight| in_flight <= 1));
+    assert!(outcome.load.samples.iter().flatten().all(|worker| worker.in_flight <= 1));
 }
 
 #[test]

@@ -69,6 +69,10 @@ pub fn start_gateway(
         )?;
         words.extend(["--api-keys-file", keys.to_str().ok_or("a folder without a proper name")?]);
     }
+    if let Launch::Callgrind { .. } = launch {
+        // Requests are slow there: a probe every second would be a good part of each.
+        words.extend(["--health-check-interval-secs", "600", "--load-interval-ms", "600000"]);
+    }
     let mut process = launch.start(binary, &words, scratch.file(&format!("warmroute-{name}.log")))?;
     Target::proxy(&format!("warmroute {name}"), process.announced_port()?, process)
 }

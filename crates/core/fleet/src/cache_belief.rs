@@ -43,6 +43,7 @@ impl CacheBelief {
         (self.generation & GENERATION_MAX) << GENERATION_SHIFT | (self.view as u32) << TRUST_BITS | trust
     }
 
+    #[inline]
     fn unpack(word: u32) -> CacheBelief {
         let view = match word >> TRUST_BITS & ((1 << VIEW_BITS) - 1) {
             1 => CacheView::Uncertain,
@@ -59,6 +60,7 @@ impl CacheBelief {
 pub(crate) struct AtomicCacheBelief(AtomicU32);
 
 impl AtomicCacheBelief {
+    #[inline]
     pub(crate) fn get(&self) -> CacheBelief {
         CacheBelief::unpack(self.0.load(Relaxed))
     }

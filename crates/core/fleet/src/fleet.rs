@@ -426,6 +426,7 @@ impl Fleet {
     }
 
     /// The queue ahead of a prompt sent to this worker now.
+    #[inline]
     pub fn forecast(&self, worker: WorkerId, now: Micros) -> QueueForecast {
         self.queue(worker).forecast(now)
     }
@@ -507,6 +508,7 @@ impl Fleet {
     }
 
     /// The state and load of a worker.
+    #[inline]
     pub fn load_view(&self, worker: WorkerId) -> WorkerLoadView {
         self.load(worker).view()
     }
@@ -528,10 +530,12 @@ impl Fleet {
         members.map(|slot| slot.view(&self.loads, &outliers)).collect()
     }
 
+    #[inline]
     pub(crate) fn queue(&self, worker: WorkerId) -> &PrefillQueue {
         &self.queues[worker.index()]
     }
 
+    #[inline]
     pub(crate) fn load(&self, worker: WorkerId) -> &WorkerLoad {
         &self.loads[worker.index()]
     }

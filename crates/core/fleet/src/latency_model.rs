@@ -68,6 +68,7 @@ pub struct ObservedPrompt {
 }
 
 impl PrefillFeatures {
+    #[inline]
     pub(crate) fn vector(&self) -> FeatureVector {
         let miss = f64::from(self.miss_tokens);
         let (head, behind) = match self.position {
@@ -129,6 +130,7 @@ impl PrefillCost {
         PrefillCost { ms: [6.0, 1.0, 25.0, 0.7, 5.0, 0.1, 3.0, 0.0], scale: 1.0 };
 
     /// Milliseconds from the start of a prefill to its first token.
+    #[inline]
     pub fn prefill_ms(&self, features: &PrefillFeatures) -> f32 {
         let terms = self.ms.iter().zip(features.vector());
         terms.map(|(ms, feature)| ms * feature as f32).sum()
@@ -136,6 +138,7 @@ impl PrefillCost {
 
     /// Milliseconds that a request adds to one decode step, summed over all running answers and its own. Times to first tokens
     /// tell too little about decode steps to learn this from, so it is the prior's, scaled.
+    #[inline]
     pub fn step_ms(&self, features: &PrefillFeatures) -> f32 {
         let decoding = features.decoding as f32;
         let prompt_tokens = (features.miss_tokens + features.cached_tokens) as f32;

@@ -256,6 +256,7 @@ impl Default for PrefillQueue {
 
 impl PrefillQueue {
     /// What is ahead of a prompt that would be booked now.
+    #[inline]
     pub(crate) fn forecast(&self, now: Micros) -> QueueForecast {
         let since = |at: &AtomicU64| now.since(Micros(at.load(Relaxed)));
         let (begun_us, unstreamed_us) = (now.since(self.begun_at(now)).0, self.unstreamed_us.load(Relaxed));
@@ -282,6 +283,7 @@ impl PrefillQueue {
 
     /// How many times as long as its engine kind's model the worker takes. One that looks slow and has not been tried for a while
     /// may have recovered: see [`EXPLORE_HALF_LIFE`].
+    #[inline]
     pub(crate) fn relative_latency(&self, now: Micros) -> f32 {
         let learned = f32::from_bits(self.relative_latency.load(Relaxed));
         if learned <= 1.0 {
@@ -325,6 +327,7 @@ impl PrefillQueue {
     }
 
     /// When the prompt at the head was started.
+    #[inline]
     fn begun_at(&self, now: Micros) -> Micros {
         match self.begun_at.load(Relaxed) {
             STARTS_NOW => {

@@ -116,6 +116,7 @@ impl WorkerLoadView {
 
     /// Requests that wait inside the engine: reported plus sent since. `None` when the report is older than
     /// `age_max`.
+    #[inline]
     pub fn waiting(&self, now: Micros, age_max: Micros) -> Option<u32> {
         let report = self.report.filter(|report| now.since(report.at) <= age_max)?;
         Some(report.waiting.saturating_add(self.booked_since_report))
@@ -123,6 +124,7 @@ impl WorkerLoadView {
 }
 
 impl WorkerLoad {
+    #[inline]
     pub(crate) fn state(&self) -> WorkerState {
         match self.state.load(Relaxed) {
             1 => WorkerState::Ready,
@@ -265,6 +267,8 @@ impl WorkerLoad {
         self.booked_since.store(0, Relaxed);
     }
 
+    // Decisions read a few fields of every worker: inlined, the others are not computed.
+    #[inline]
     pub(crate) fn view(&self) -> WorkerLoadView {
         let at = Micros(self.reported_at.load(Relaxed));
         let reported = self.reported.load(Relaxed);

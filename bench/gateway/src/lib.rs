@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod case;
+pub mod launch;
 pub mod measure;
 pub mod pace;
 pub mod process;

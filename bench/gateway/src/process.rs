@@ -47,9 +47,14 @@ impl Process {
         Usage::of_family(self.child.id())
     }
 
+    /// Its process and their children, parents first.
+    pub fn family(&self) -> io::Result<Vec<u32>> {
+        family(self.child.id())
+    }
+
     fn end(&mut self) -> io::Result<()> {
         // std can only kill, and a parent that is killed leaves its workers behind.
-        let members = family(self.child.id())?.into_iter().map(|pid| pid.to_string());
+        let members = self.family()?.into_iter().map(|pid| pid.to_string());
         Command::new("kill").arg("-TERM").args(members).stderr(Stdio::null()).status()?;
         let deadline = Instant::now() + END_WITHIN;
         while self.child.try_wait()?.is_none() {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::args::{Args, PeerCommand};
 use crate::case::CLIENT_KEY;
+use crate::launch::Launch;
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::target::Target;
@@ -30,20 +31,11 @@ pub fn start_all(args: &Args, scratch: &Scratch) -> Result<Vec<Target>, Box<dyn 
     let engine = start_engine(&args.binary, scratch)?;
     let upstream = engine.port;
     let mut targets = vec![engine];
-    let keys = scratch.file("keys");
-    fs::write(
-        &keys,
-        format!("{CLIENT_KEY} name=bench requests-per-minute=100000000 tokens-per-minute=4000000000\n"),
-    )?;
-    for (name, options) in GATEWAYS {
-        let mut options: Vec<&str> = options.to_vec();
-        if name == "guarded" {
-            options.extend(["--api-keys-file", keys.to_str().ok_or("a folder without a proper name")?]);
-        }
-        targets.push(start_gateway(&args.binary, name, &options, upstream, scratch)?);
+    for (name, _) in GATEWAYS {
+        targets.push(start_gateway(&args.binary, name, upstream, scratch, &Launch::Plain)?);
     }
     for name in wanted_peers(args)? {
-        targets.push(start_configured(&name, upstream, scratch)?);
+        targets.push(start_configured(&name, upstream, scratch, &Launch::Plain)?);
     }
     for peer in &args.commands {
         targets.push(start_command(peer, upstream, scratch)?);
@@ -58,17 +50,30 @@ pub fn start_engine(binary: &Path, scratch: &Scratch) -> Result<Target, Box<dyn 
     Target::engine(process.announced_port()?, process)
 }
 
-fn start_gateway(
+/// The gateway with the options of this name in [`GATEWAYS`].
+pub fn start_gateway(
     binary: &Path,
     name: &str,
-    options: &[&str],
     upstream: u16,
     scratch: &Scratch,
+    launch: &Launch,
 ) -> Result<Target, Box<dyn Error>> {
-    let worker = format!("http://127.0.0.1:{upstream}");
+    let (_, options) = GATEWAYS.iter().find(|known| known.0 == name).ok_or("no such options")?;
+    let (worker, keys) = (format!("http://127.0.0.1:{upstream}"), scratch.file("keys"));
     let ports = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
-    let words = [&["serve"], &ports[..], options, &["--worker-urls", &worker]].concat();
-    let mut process = Process::start(binary, &words, scratch.file(&format!("warmroute-{name}.log")))?;
+    let mut words = [&["serve"], &ports[..], options, &["--worker-urls", &worker]].concat();
+    if name == "guarded" {
+        fs::write(
+            &keys,
+            format!("{CLIENT_KEY} name=bench requests-per-minute=100000000 tokens-per-minute=4000000000\n"),
+        )?;
+        words.extend(["--api-keys-file", keys.to_str().ok_or("a folder without a proper name")?]);
+    }
+    if let Launch::Callgrind { .. } = launch {
+        // Requests are slow there: a probe every second would be a good part of each.
+        words.extend(["--health-check-interval-secs", "600", "--load-interval-ms", "600000"]);
+    }
+    let mut process = launch.start(binary, &words, scratch.file(&format!("warmroute-{name}.log")))?;
     Target::proxy(&format!("warmroute {name}"), process.announced_port()?, process)
 }
 
@@ -89,7 +94,13 @@ fn wanted_peers(args: &Args) -> Result<Vec<String>, String> {
     }
 }
 
-fn start_configured(name: &str, upstream: u16, scratch: &Scratch) -> Result<Target, Box<dyn Error>> {
+/// nginx or haproxy.
+pub fn start_configured(
+    name: &str,
+    upstream: u16,
+    scratch: &Scratch,
+    launch: &Launch,
+) -> Result<Target, Box<dyn Error>> {
     let program = find(name).ok_or_else(|| format!("{name} is not installed"))?;
     let port = free_port()?;
     let config = scratch.file(&format!("{name}.conf"));
@@ -100,8 +111,13 @@ fn start_configured(name: &str, upstream: u16, scratch: &Scratch) -> Result<Targ
     };
     fs::write(&config, text)?;
     let config = config.to_string_lossy().into_owned();
-    let words: &[&str] = if name == "nginx" { &["-c", &config] } else { &["-db", "-f", &config] };
-    let process = Process::start(&program, words, scratch.file(&format!("{name}.log")))?;
+    let words: &[&str] = match (name, launch) {
+        ("nginx", Launch::Plain) => &["-c", &config],
+        // Workers of their own would not be counted.
+        ("nginx", Launch::Callgrind { .. }) => &["-c", &config, "-g", "master_process off;"],
+        _ => &["-db", "-f", &config],
+    };
+    let process = launch.start(&program, words, scratch.file(&format!("{name}.log")))?;
     Target::proxy(name, port, process)
 }
 

@@ -67,6 +67,11 @@ impl Target {
         }
     }
 
+    /// The processes of the target.
+    pub fn family(&self) -> io::Result<Vec<u32>> {
+        self.process.family()
+    }
+
     /// Returns when it has given a sound answer.
     fn ready(self) -> Result<Target, Box<dyn Error>> {
         let deadline = Instant::now() + READY_WITHIN;

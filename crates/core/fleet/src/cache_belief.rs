@@ -43,6 +43,7 @@ impl CacheBelief {
         (self.generation & GENERATION_MAX) << GENERATION_SHIFT | (self.view as u32) << TRUST_BITS | trust
     }
 
+    #[inline]
     fn unpack(word: u32) -> CacheBelief {
         let view = match word >> TRUST_BITS & ((1 << VIEW_BITS) - 1) {
             1 => CacheView::Uncertain,

@@ -272,6 +272,7 @@ impl WorkerLoad {
         self.booked_since.store(0, Relaxed);
     }
 
+    // Decisions read a few fields of every worker: inlined, the others are not computed.
     #[inline]
     pub(crate) fn view(&self) -> WorkerLoadView {
         let at = Micros(self.reported_at.load(Relaxed));

@@ -64,6 +64,7 @@ const TIE_MS: f32 = 2.0;
 
 impl ExpectedTtft {
     /// Cost of sending the request to the candidate, for this request and for others.
+    #[inline]
     pub fn cost_ms(&self, candidate: &Candidate) -> f32 {
         let weight = |term: CostTerm, weight: f32| if self.without == Some(term) { 0.0 } else { weight };
         let estimate = &candidate.estimate;
@@ -74,6 +75,20 @@ impl ExpectedTtft {
             + work_ms
             + (work_ms - estimate.anywhere_ms) * weight(CostTerm::Behind, delayed)
             + estimate.step_ms * weight(CostTerm::Step, STEPS)
+    }
+
+    fn totals(&self, candidates: &[Candidate]) -> Totals {
+        let none = Totals { least_ms: f32::INFINITY, warmth: 0, overlap_sum: 0, longest: 0 };
+        candidates.iter().fold(none, |so_far, candidate| {
+            let (cost_ms, tokens) = (self.cost_ms(candidate), candidate.overlap_tokens);
+            let is_least = cost_ms < so_far.least_ms;
+            Totals {
+                least_ms: if is_least { cost_ms } else { so_far.least_ms },
+                warmth: if is_least { tokens } else { so_far.warmth },
+                overlap_sum: so_far.overlap_sum + u64::from(tokens),
+                longest: so_far.longest.max(tokens),
+            }
+        })
     }
 
     /// The highest cost that ties with the lowest.
@@ -91,16 +106,15 @@ impl Policy for ExpectedTtft {
     }
 
     fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
-        let costs = candidates.iter().map(|c| (self.cost_ms(c), c.overlap_tokens));
-        let (least_ms, warmth) =
-            costs.fold((f32::INFINITY, 0), |best, one| if one.0 < best.0 { one } else { best });
+        let Totals { least_ms, warmth, overlap_sum, longest } = self.totals(candidates);
         let limit_ms = |c: &Candidate| {
             // Unpropagated load may occupy an idle worker, but does not take a cached prefix away.
             let unpropagated_load =
                 if c.overlap_tokens >= warmth { request.unpropagated_load } else { Micros::ZERO };
             self.limit_ms(least_ms, unpropagated_load)
         };
-        let has_few_holders = has_few_holders(request, candidates);
+        let has_few_holders =
+            has_few_holders(request.prompt_tokens, candidates.len() as u64, overlap_sum, longest);
         let holder_tokens = |index: usize| if has_few_holders { candidates[index].overlap_tokens } else { 0 };
         let is_tied = |index: &usize| self.cost_ms(&candidates[*index]) <= limit_ms(&candidates[*index]);
         let tied = (0..candidates.len()).filter(is_tied);
@@ -110,8 +124,18 @@ impl Policy for ExpectedTtft {
             (Reverse(candidates[index].estimate.idle), mix(request.random ^ index as u64))
         };
         let index = nth_preferred(request.router_rank, equals, preference).unwrap_or(0);
-        Choice { index, reason: reason(&candidates[index], candidates) }
+        Choice { index, reason: reason(&candidates[index], longest) }
     }
+}
+
+/// What a choice needs to know of all candidates, found in one pass: with thousands of them each pass counts.
+struct Totals {
+    /// The lowest cost.
+    least_ms: f32,
+    /// The overlap of the first candidate with that cost.
+    warmth: u32,
+    overlap_sum: u64,
+    longest: u32,
 }
 
 /// The item at position `router_rank` in order of preference, modulo the count. One pass per position,
@@ -136,16 +160,13 @@ fn nth_preferred<M: Ord>(
 /// Whether the prompt continues a conversation that few workers hold: the longest overlap covers at least
 /// half of the prompt, and fewer than half of the workers hold it. A shorter overlap is a shared head; a
 /// common one does not distinguish workers.
-fn has_few_holders(request: &PolicyRequest, candidates: &[Candidate]) -> bool {
-    let held = |c: &Candidate| u64::from(c.overlap_tokens);
-    let (sum, most) =
-        (candidates.iter().map(held).sum::<u64>(), candidates.iter().map(held).max().unwrap_or(0));
-    let is_rare = 2 * (sum - most) < most * (candidates.len() as u64 - 1).max(1);
-    is_rare && 2 * most >= u64::from(request.prompt_tokens)
+fn has_few_holders(prompt_tokens: u32, candidates: u64, overlap_sum: u64, longest: u32) -> bool {
+    let most = u64::from(longest);
+    let is_rare = 2 * (overlap_sum - most) < most * (candidates - 1).max(1);
+    is_rare && 2 * most >= u64::from(prompt_tokens)
 }
 
-fn reason(chosen: &Candidate, candidates: &[Candidate]) -> &'static str {
-    let longest = candidates.iter().map(|c| c.overlap_tokens).max().unwrap_or(0);
+fn reason(chosen: &Candidate, longest: u32) -> &'static str {
     match chosen.overlap_tokens {
         0 if longest == 0 => "soonest",
         tokens if tokens == longest => "soonest_warmest",

@@ -399,6 +399,9 @@ impl DecisionState {
     /// Sets `lacking_ms`: the time for a prefix that the other candidates hold and this one lacks.
     fn discount_common_prefix(&mut self, fleet: &Fleet, now: Micros) {
         let common_tokens = common(self.candidates.iter().map(|candidate| candidate.overlap_tokens));
+        if common_tokens == 0 {
+            return;
+        }
         let mut members = self.members.iter();
         for candidate in &mut self.candidates {
             // Candidates are in the members' order, so the search goes on where the last one ended.

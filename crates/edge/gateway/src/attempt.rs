@@ -27,7 +27,7 @@ use crate::upstream::UpstreamError;
 pub(crate) struct Attempt {
     gateway: Arc<Gateway>,
     request: Arc<ParsedRequest>,
-    pub(crate) decision: Decision,
+    pub(crate) decision: Box<Decision>,
     /// When the request arrived, not when the attempt started: the client waits from then on.
     received: Micros,
     /// The decision's entry in the history.
@@ -65,7 +65,7 @@ impl Attempt {
     pub(crate) fn new(
         gateway: &Arc<Gateway>,
         request: &Arc<ParsedRequest>,
-        mut decision: Decision,
+        mut decision: Box<Decision>,
         received: Micros,
         request_id: Option<&HeaderValue>,
         drain: &Drain,
@@ -359,7 +359,8 @@ mod tests {
         gateway.upstreams.get_or_create(&worker).unwrap();
         let (parsed, drain) = (Arc::new(ParsedRequest::default()), Drain::default());
         let request = parsed.routing_request(&[], &[]);
-        let decision = gateway.router.route(&request, &mut Scratch::default(), Micros(1), 1).unwrap();
+        let decision =
+            gateway.router.route(&request, &mut Scratch::default(), Micros(1), 1).map(Box::new).unwrap();
         end(
             Attempt::new(&gateway, &parsed, decision, Micros::ZERO, None, &drain, &RequestLog::default()),
             &drain,

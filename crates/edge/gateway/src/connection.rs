@@ -16,6 +16,7 @@ use crate::busy_body::BusyBody;
 use crate::drain::{Drain, Drained};
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::open_connections::OpenConnection;
+use crate::rare_event::rarely;
 use crate::write_stall::{ResponseDeadline, WriteStall};
 
 /// The accept loop of the client listener and of the admin listener.
@@ -65,7 +66,7 @@ where
     let (open, drain) = (Arc::clone(&context.open), context.drain.clone());
     tokio::select! {
         () = serve_connection(stream, acceptor, context, service) => {}
-        () = open.wait_expired(&drain) => tracing::debug!("closed a connection without an accepted request"),
+        () = rarely(open.wait_expired(&drain)) => tracing::debug!("closed a connection without an accepted request"),
     }
 }
 
@@ -112,7 +113,7 @@ async fn serve_connection<S, F, B>(
     let mut http = std::pin::pin!(http);
     let served = tokio::select! {
         served = http.as_mut() => served,
-        () = open.wait_leave() => {
+        () = rarely(open.wait_leave()) => {
             if open.is_silent() {
                 return;
             }
@@ -120,7 +121,7 @@ async fn serve_connection<S, F, B>(
             http.as_mut().graceful_shutdown();
             http.await
         }
-        () = drain.wait_close_idle() => {
+        () = rarely(drain.wait_close_idle()) => {
             http.as_mut().graceful_shutdown();
             tokio::select! {
                 served = http.as_mut() => served,

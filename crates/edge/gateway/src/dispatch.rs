@@ -88,7 +88,7 @@ impl Dispatch {
         tenant: Option<&Tenant>,
         request_id: &HeaderValue,
         log: RequestLog,
-    ) -> Result<Dispatch, GatewayError> {
+    ) -> Result<Box<Dispatch>, GatewayError> {
         let received = gateway.now();
         let config = gateway.config();
         let deadline = config.timeouts.total.map(|total| Instant::now() + total);
@@ -122,7 +122,7 @@ impl Dispatch {
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         headers::set_credentials(&mut parts.headers, &config, tenant);
-        Ok(Dispatch {
+        Ok(Box::new(Dispatch {
             gateway: Arc::clone(gateway),
             config,
             api,
@@ -142,11 +142,11 @@ impl Dispatch {
             fallback: None,
             permit,
             log,
-        })
+        }))
     }
 
     /// Sends the request to a worker, and to another one if that fails, until a response starts.
-    pub(crate) async fn run(mut self) -> Result<Response<ResponseBody>, GatewayError> {
+    pub(crate) async fn run(mut self: Box<Self>) -> Result<Response<ResponseBody>, GatewayError> {
         loop {
             let decision = match self.route().and_then(|decision| self.spend_retry(decision)) {
                 Ok(decision) => decision,
@@ -174,7 +174,7 @@ impl Dispatch {
     }
 
     /// Begins an attempt at the chosen worker.
-    fn begin_attempt(&mut self, decision: Decision) -> Result<(Attempt, Arc<Upstream>), GatewayError> {
+    fn begin_attempt(&mut self, decision: Box<Decision>) -> Result<(Attempt, Arc<Upstream>), GatewayError> {
         self.permit.iter_mut().for_each(Permit::mark_routed);
         let request_id = self.headers.get(headers::REQUEST_ID);
         let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
@@ -231,7 +231,7 @@ impl Dispatch {
 
     /// Takes a retry from the budget that all requests share. First attempts are free, and so are attempts after failed
     /// connects: nothing was sent, so nothing is sent twice.
-    fn spend_retry(&self, decision: Decision) -> Result<Decision, GatewayError> {
+    fn spend_retry(&self, decision: Box<Decision>) -> Result<Box<Decision>, GatewayError> {
         if self.workers_reached > 0 && self.gateway.retries.spend(self.gateway.now()).is_err() {
             self.gateway.metrics.count_denied_retry();
             return Err(GatewayError::NotReady);
@@ -243,7 +243,7 @@ impl Dispatch {
     }
 
     /// Ends the request without a further attempt. The client gets the best response of the earlier attempts, if any.
-    fn give_up(mut self, refusal: GatewayError) -> Result<Response<ResponseBody>, GatewayError> {
+    fn give_up(mut self: Box<Self>, refusal: GatewayError) -> Result<Response<ResponseBody>, GatewayError> {
         self.permit.iter_mut().for_each(Permit::refund);
         // Only requests that reached a worker count in the duration histogram.
         let Some(fallback) = self.fallback.take() else {
@@ -305,7 +305,7 @@ impl Dispatch {
         }
     }
 
-    fn route(&self) -> Result<Decision, GatewayError> {
+    fn route(&self) -> Result<Box<Decision>, GatewayError> {
         let request_id = self.headers.get(headers::REQUEST_ID);
         let excluded = self.excluded_workers()?;
         let decision = routing::route(&self.gateway, &self.intake.request, &excluded, request_id)?;
@@ -472,7 +472,7 @@ impl Dispatch {
             class,
             usage_injected: self.intake.request.usage_injected,
             cached_tokens: self.intake.request.cached_tokens,
-            fingerprint: self.intake.body.fingerprint(),
+            fingerprint: None,
             deadline: self.deadline,
             timeouts: self.config.timeouts,
             drain: self.drain.clone(),
@@ -492,13 +492,19 @@ impl Dispatch {
     }
 
     /// The response. A stream that may have to be continued keeps the request.
-    fn into_response(self, head: http::response::Parts, mut relay: Relay) -> Response<ResponseBody> {
+    fn into_response(
+        self: Box<Self>,
+        head: http::response::Parts,
+        mut relay: Relay,
+    ) -> Response<ResponseBody> {
         if let Some(whole) = relay.take_whole() {
             return Response::from_parts(head, ResponseBody::whole(whole));
         }
+        // Only a response that can still fail needs it, and it costs a pass over the body.
+        relay.set_fingerprint(self.intake.body.fingerprint());
         if let (true, RequestBody::Buffered(body)) = (relay.is_guarded(), &self.intake.body) {
             let body = body.clone();
-            relay.set_continuation(Continuation::new(Box::new(self), body));
+            relay.set_continuation(Continuation::new(self, body));
         }
         Response::from_parts(head, ResponseBody::relay(relay))
     }

@@ -39,7 +39,14 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
         let names: Vec<HeaderName> = names.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
         names.iter().for_each(|name| _ = headers.remove(name));
     }
-    HOP_BY_HOP.iter().for_each(|name| _ = headers.remove(name));
+    remove_all(headers, |name| HOP_BY_HOP.contains(name));
+}
+
+/// Removes the headers with such names. One pass over the few headers of a request is cheaper than a lookup of each name
+/// that it could have.
+fn remove_all(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
+    let removed: Vec<HeaderName> = headers.keys().filter(|name| is_removed(name)).cloned().collect();
+    removed.iter().for_each(|name| _ = headers.remove(name));
 }
 
 /// Headers by which other gateways, and engines behind them, choose workers.
@@ -67,18 +74,14 @@ pub(crate) fn steering(headers: &HeaderMap) -> Vec<HeaderName> {
     headers.keys().filter(is_steering).cloned().collect()
 }
 
-/// Removes headers that a client could forge: our own, those of a proxy in front of us, and those that choose workers.
-fn strip_spoofable(headers: &mut HeaderMap, forwarded: Forwarded) {
+/// Whether a client could forge this header: ours, that of a proxy in front of us, or one that chooses workers.
+fn is_spoofable(name: &str, forwarded: Forwarded) -> bool {
     let is_forwarded = |name: &str| {
         name.starts_with("x-forwarded-") || matches!(name, "forwarded" | "x-real-ip" | "true-client-ip")
     };
-    let is_spoofable = |name: &&HeaderName| {
-        name.as_str().starts_with("x-warmroute-")
-            || STEERING.contains(&name.as_str())
-            || (forwarded == Forwarded::Drop && is_forwarded(name.as_str()))
-    };
-    let spoofable: Vec<HeaderName> = headers.keys().filter(is_spoofable).cloned().collect();
-    spoofable.iter().for_each(|name| _ = headers.remove(name));
+    name.starts_with("x-warmroute-")
+        || STEERING.contains(&name)
+        || (forwarded == Forwarded::Drop && is_forwarded(name))
 }
 
 /// The worker that the client requests, if clients may.
@@ -119,15 +122,13 @@ pub(crate) fn towards_worker(
     forwarded: Forwarded,
 ) {
     strip_hop_by_hop(headers);
-    strip_spoofable(headers, forwarded);
-    if api != Api::Other {
-        // The gateway reads these responses and may have to append an error, so they must not be compressed.
-        headers.remove(header::ACCEPT_ENCODING);
-    }
-    // hyper sets the length of the body that is actually sent.
-    headers.remove(header::CONTENT_LENGTH);
-    headers.remove(header::EXPECT);
-    headers.remove(DATA_PARALLEL_RANK);
+    remove_all(headers, |name| {
+        // hyper sets the length of the body that is actually sent.
+        [header::CONTENT_LENGTH, header::EXPECT, DATA_PARALLEL_RANK].contains(name)
+            // The gateway reads these responses and may have to append an error, so they must not be compressed.
+            || (api != Api::Other && *name == header::ACCEPT_ENCODING)
+            || is_spoofable(name.as_str(), forwarded)
+    });
     headers.insert(REQUEST_ID, request_id.clone());
 }
 

@@ -18,13 +18,13 @@ pub(crate) struct IdleTimeout {
     deadline: Option<Instant>,
     /// When waiting for the next chunk began.
     waiting_since: Option<Instant>,
-    timer: Pin<Box<Sleep>>,
+    /// Set with the first wait: most responses that are not streamed arrive whole.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl IdleTimeout {
     pub(crate) fn new(timeouts: Timeouts, deadline: Option<Instant>) -> IdleTimeout {
-        let timer = Box::pin(sleep_until(earlier(Instant::now() + timeouts.idle, deadline)));
-        IdleTimeout { timeouts, deadline, waiting_since: None, timer }
+        IdleTimeout { timeouts, deadline, waiting_since: None, timer: None }
     }
 
     /// Restarts the idle limit after a chunk.
@@ -41,17 +41,19 @@ impl IdleTimeout {
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<UpstreamError> {
         let waiting_since = *self.waiting_since.get_or_insert_with(Instant::now);
         let end = earlier(waiting_since + self.timeouts.idle, self.deadline);
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
         loop {
-            ready!(self.timer.as_mut().poll(cx));
+            ready!(timer.as_mut().poll(cx));
             let now = Instant::now();
             if now >= end {
-                return Poll::Ready(if self.deadline_passed() {
+                let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
+                return Poll::Ready(if is_late {
                     UpstreamError::RequestTimeout
                 } else {
                     UpstreamError::IdleTimeout
                 });
             }
-            self.timer.as_mut().reset(end);
+            timer.as_mut().reset(end);
         }
     }
 }

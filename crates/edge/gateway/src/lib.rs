@@ -66,6 +66,7 @@ mod pick_intake;
 mod prefix_observer;
 mod prompt_keys;
 mod random;
+mod rare_event;
 mod relay;
 #[cfg(test)]
 mod release_tests;

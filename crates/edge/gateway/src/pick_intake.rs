@@ -270,7 +270,7 @@ impl PickIntake {
         request: &Arc<ParsedRequest>,
         permit: &mut Option<Permit>,
         avoid: &mut Vec<WorkerId>,
-    ) -> Result<(Decision, Arc<Upstream>), GatewayError> {
+    ) -> Result<(Box<Decision>, Arc<Upstream>), GatewayError> {
         let request_id = self.head.headers.get(headers::REQUEST_ID);
         loop {
             let decision = match (routing::route(&self.gateway, request, avoid, request_id), &mut *permit) {

@@ -22,8 +22,10 @@ use crate::upstream_body::BufferedBody;
 const WAITING_MAX: usize = 256;
 const WAITING_BYTES_MAX: usize = 32 << 20;
 
-/// Bytes observed in a second: at 10 ns a byte about one hundredth of a core.
+/// Bytes observed in a second: at 10 ns a byte about one hundredth of a core. A body also costs the time of this many
+/// bytes to hand over and to compare, however short it is.
 const BYTES_PER_S_MAX: u64 = 1 << 20;
+const BODY_OVERHEAD_BYTES: u64 = 1 << 10;
 
 /// Larger bodies are not observed.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -113,7 +115,7 @@ impl PrefixObserver {
             *observed = ObservedSecond { second, bytes: 0 };
         }
         let has_room = observed.bytes < BYTES_PER_S_MAX;
-        observed.bytes += if has_room { len as u64 } else { 0 };
+        observed.bytes += if has_room { len as u64 + BODY_OVERHEAD_BYTES } else { 0 };
         has_room
     }
 
@@ -188,5 +190,14 @@ mod tests {
         (0..enough + 5).for_each(|_| observer.observe(&body, source, Micros::from_secs(9)));
         assert_eq!(observer.skipped(), 5);
         assert!(observer.has_room(body.len(), Micros::from_secs(10)), "the next second");
+    }
+
+    #[test]
+    fn short_bodies_are_bounded_by_their_number() {
+        let observer = PrefixObserver::default();
+        let room_in_second =
+            |second| (0..20_000).filter(|_| observer.has_room(100, Micros::from_secs(second))).count();
+        let most = (BYTES_PER_S_MAX / (100 + BODY_OVERHEAD_BYTES)) as usize + 1;
+        assert_eq!((room_in_second(9), room_in_second(10)), (most, most));
     }
 }

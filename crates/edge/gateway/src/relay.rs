@@ -155,6 +155,11 @@ impl Relay {
         self.guard.is_some()
     }
 
+    /// Sets what identifies the request body.
+    pub(crate) fn set_fingerprint(&mut self, fingerprint: Option<u64>) {
+        self.params.fingerprint = fingerprint;
+    }
+
     pub(crate) fn set_continuation(&mut self, continuation: Continuation) {
         self.continuation = Some(continuation);
     }

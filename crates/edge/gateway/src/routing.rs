@@ -22,7 +22,7 @@ pub(crate) fn route(
     request: &ParsedRequest,
     avoid: &[WorkerId],
     request_id: Option<&HeaderValue>,
-) -> Result<Decision, GatewayError> {
+) -> Result<Box<Decision>, GatewayError> {
     let texts = request.texts();
     let request = request.routing_request(&texts, avoid);
     let (now, random) = (gateway.now(), random());
@@ -30,7 +30,8 @@ pub(crate) fn route(
         scratch.kept = gateway.console.wanted_candidates();
         gateway.router.route(&request, scratch, now, random)
     });
-    let decision = decision.map_err(|why| GatewayError::no_route(&why, request.model))?;
+    // A decision is large, and moves through many hands.
+    let decision = decision.map(Box::new).map_err(|why| GatewayError::no_route(&why, request.model))?;
     gateway.notify_peers();
     gateway.metrics.count_decision(decision.policy, decision.reason);
     tracing::debug!(

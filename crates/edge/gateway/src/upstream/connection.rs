@@ -16,6 +16,7 @@ use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
 use warmroute_wire::{Dialer, Stream, Target, is_own_shortage};
 
+use super::task_waker::TaskWaker;
 use crate::upstream_body::UpstreamBody;
 
 /// Why a request to a worker failed.
@@ -99,23 +100,27 @@ fn connect_error(error: std::io::Error) -> UpstreamError {
     }
 }
 
-/// An open connection.
+/// An open connection. It is boxed, because it moves from request to request.
 pub(crate) struct UpstreamConnection {
     sender: http1::SendRequest<UpstreamBody>,
     driver: http1::Connection<TokioIo<Stream>, UpstreamBody>,
+    waker: TaskWaker,
 }
 
 /// A worker's response body, and the connection it arrives on.
 pub(crate) struct UpstreamResponse {
-    connection: UpstreamConnection,
+    connection: Box<UpstreamConnection>,
     body: Incoming,
 }
 
 impl UpstreamConnection {
-    pub(crate) async fn open(dialer: &Dialer, target: &Target) -> Result<UpstreamConnection, UpstreamError> {
+    pub(crate) async fn open(
+        dialer: &Dialer,
+        target: &Target,
+    ) -> Result<Box<UpstreamConnection>, UpstreamError> {
         let stream = dialer.dial(target).await.map_err(connect_error)?;
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(UpstreamError::Http)?;
-        Ok(UpstreamConnection { sender, driver })
+        Ok(Box::new(UpstreamConnection { sender, driver, waker: TaskWaker::default() }))
     }
 
     /// Whether an idle connection is still open, as far as can be seen without waiting.
@@ -126,16 +131,16 @@ impl UpstreamConnection {
 
     /// Sends a request and waits for the response head.
     pub(crate) async fn send(
-        mut self,
+        mut self: Box<Self>,
         request: Request<UpstreamBody>,
     ) -> Result<(Response<()>, UpstreamResponse), UpstreamError> {
-        let mut pending = pin!(self.sender.try_send_request(request));
-        let driver = &mut self.driver;
+        let UpstreamConnection { sender, driver, waker } = &mut *self;
+        let mut pending = pin!(sender.try_send_request(request));
         let send_error = |mut error: TrySendError<Request<UpstreamBody>>| match error.take_message() {
             Some(request) => UpstreamError::NotSent(Box::new(request)),
             None => UpstreamError::Http(error.into_error()),
         };
-        let response = poll_fn(|cx| {
+        let mut exchange = |cx: &mut Context<'_>| {
             if let Poll::Ready(response) = pending.as_mut().poll(cx) {
                 return Poll::Ready(response.map_err(send_error));
             }
@@ -146,8 +151,8 @@ impl UpstreamConnection {
                 (Poll::Pending, Poll::Ready(_)) => Poll::Ready(Err(UpstreamError::Closed)),
                 (Poll::Pending, Poll::Pending) => Poll::Pending,
             }
-        })
-        .await?;
+        };
+        let response = poll_fn(|cx| waker.poll(cx, &mut exchange)).await?;
         let (head, body) = response.into_parts();
         Ok((Response::from_parts(head, ()), UpstreamResponse { connection: self, body }))
     }
@@ -156,29 +161,19 @@ impl UpstreamConnection {
 impl UpstreamResponse {
     /// The next chunk; `None` at the end.
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UpstreamError>>> {
-        if let Poll::Ready(chunk) = self.poll_received(cx) {
-            return Poll::Ready(chunk);
-        }
-        let closed = Pin::new(&mut self.connection.driver).poll(cx).is_ready();
-        // Polling the connection may have produced a chunk, even just before it closed.
-        match self.poll_received(cx) {
-            Poll::Pending if closed => Poll::Ready(Some(Err(UpstreamError::Closed))),
-            polled => polled,
-        }
-    }
-
-    /// A chunk that hyper has received already. Trailers and empty chunks are skipped.
-    fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UpstreamError>>> {
-        loop {
-            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(chunk) if !chunk.is_empty() => return Poll::Ready(Some(Ok(chunk))),
-                    _ => {}
-                },
-                Some(Err(error)) => return Poll::Ready(Some(Err(UpstreamError::Http(error)))),
-                None => return Poll::Ready(None),
+        let UpstreamResponse { connection, body } = self;
+        let UpstreamConnection { driver, waker, .. } = &mut **connection;
+        waker.poll(cx, |cx| {
+            if let Poll::Ready(chunk) = poll_received(body, cx) {
+                return Poll::Ready(chunk);
             }
-        }
+            let closed = Pin::new(&mut *driver).poll(cx).is_ready();
+            // Polling the connection may have produced a chunk, even just before it closed.
+            match poll_received(body, cx) {
+                Poll::Pending if closed => Poll::Ready(Some(Err(UpstreamError::Closed))),
+                polled => polled,
+            }
+        })
     }
 
     /// Waits for the next chunk.
@@ -192,7 +187,22 @@ impl UpstreamResponse {
     }
 
     /// The connection, if the response was read to its end and the worker keeps the connection open.
-    pub(crate) fn reclaim_connection(mut self) -> Option<UpstreamConnection> {
+    pub(crate) fn reclaim_connection(mut self) -> Option<Box<UpstreamConnection>> {
+        self.connection.waker.forget_task();
         self.connection.is_alive().then_some(self.connection)
+    }
+}
+
+/// A chunk that hyper has received already. Trailers and empty chunks are skipped.
+fn poll_received(body: &mut Incoming, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UpstreamError>>> {
+    loop {
+        match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(chunk) if !chunk.is_empty() => return Poll::Ready(Some(Ok(chunk))),
+                _ => {}
+            },
+            Some(Err(error)) => return Poll::Ready(Some(Err(UpstreamError::Http(error)))),
+            None => return Poll::Ready(None),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Connection pools and counters, one for each worker.
 
 mod connection;
+mod task_waker;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,7 +64,7 @@ pub(crate) struct Upstream {
 }
 
 struct Idle {
-    connection: UpstreamConnection,
+    connection: Box<UpstreamConnection>,
     since: Instant,
 }
 
@@ -206,23 +207,25 @@ impl Upstream {
     }
 
     /// An idle connection that seems alive. The most recent one, so that surplus connections age and close.
-    pub(crate) fn reuse(&self) -> Option<UpstreamConnection> {
+    pub(crate) fn reuse(&self) -> Option<Box<UpstreamConnection>> {
+        let now = Instant::now();
         loop {
-            let Idle { mut connection, since } = self.take_idle()?;
-            if since.elapsed() < self.idle_timeout && connection.is_alive() {
+            let Idle { mut connection, since } = self.take_idle(now)?;
+            if now.saturating_duration_since(since) < self.idle_timeout && connection.is_alive() {
                 return Some(connection);
             }
         }
     }
 
     /// The most recent idle connection that may be reused.
-    fn take_idle(&self) -> Option<Idle> {
+    fn take_idle(&self, now: Instant) -> Option<Idle> {
         let idle_min = match self.keeps_open.load(Ordering::Relaxed) {
             true => Duration::ZERO,
             false => UNPROVEN_IDLE_MIN,
         };
         let mut idle = self.idle.lock();
-        let old_enough = idle.partition_point(|one| one.since.elapsed() >= idle_min);
+        let is_old_enough = |one: &Idle| now.saturating_duration_since(one.since) >= idle_min;
+        let old_enough = idle.partition_point(is_old_enough);
         old_enough.checked_sub(1).map(|last| idle.remove(last))
     }
 
@@ -232,7 +235,7 @@ impl Upstream {
     }
 
     /// Opens a new connection.
-    pub(crate) async fn connect(&self, timeout: Duration) -> Result<UpstreamConnection, UpstreamError> {
+    pub(crate) async fn connect(&self, timeout: Duration) -> Result<Box<UpstreamConnection>, UpstreamError> {
         let connecting = UpstreamConnection::open(&self.dialer, &self.target);
         match tokio::time::timeout(timeout, connecting).await {
             Ok(connected) => connected,
@@ -241,7 +244,7 @@ impl Upstream {
     }
 
     /// Keeps a connection for another request, if the pool has room.
-    pub(crate) fn keep(&self, connection: UpstreamConnection) {
+    pub(crate) fn keep(&self, connection: Box<UpstreamConnection>) {
         let mut idle = self.idle.lock();
         if idle.len() < self.idle_max {
             idle.push(Idle { connection, since: Instant::now() });

@@ -35,6 +35,7 @@ mod continuation;
 mod current;
 mod dispatch;
 mod drain;
+mod early_lease;
 mod engine_fields;
 mod fallback_response;
 mod first_byte_wait;

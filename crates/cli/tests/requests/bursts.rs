@@ -124,7 +124,7 @@ fn after_a_burst_the_work_ahead_is_known_and_budgets_hold() {
         "budgets of {BUDGET_MS} ms behind a burst of {BURST}: {met} met, {missed} missed, {refused} refused"
     );
     assert_eq!((served + refused, met + missed), (LATER, served as f64));
-    assert!(served >= 10 && refused >= 5, "{served} served, {refused} refused");
+    assert!(served >= 3 && refused >= 1, "{served} served, {refused} refused");
     // Few per cent on a quiet machine; a busy one delays some more.
     assert!(missed <= 0.1 * served as f64 + 2.0, "{missed} of {served} missed their budget");
     for (expected, left) in long {

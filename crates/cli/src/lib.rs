@@ -36,7 +36,6 @@ mod security;
 mod serve;
 mod text_table;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use crate::args::Command;
@@ -57,12 +56,13 @@ pub fn run() -> ExitCode {
         Command::Completions(args) => manual::print_completions(&args),
         Command::Man(args) => manual::print_man(&args),
     };
-    log_thread::flush();
     match ran {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            log_thread::flush();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
-            // Where stderr is gone, the exit code has to do.
-            _ = writeln!(std::io::stderr(), "error: {error:#}");
+            log_thread::print_error(&error);
             ExitCode::FAILURE
         }
     }

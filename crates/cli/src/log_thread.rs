@@ -14,8 +14,8 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Lines that wait to be written.
 const WAITING_MAX: usize = 1_024;
 
-/// How long the end of the process waits for the last lines.
-const FLUSH_MAX: Duration = Duration::from_secs(1);
+/// How long the end of the process waits for the last lines, and for the error that ends it.
+const FLUSH_MAX: Duration = Duration::from_millis(500);
 
 /// The log of the process.
 static LOG: OnceLock<LogThread> = OnceLock::new();
@@ -65,6 +65,22 @@ impl LogThread {
 /// Waits for the last lines of the process's log, for a bounded time.
 pub fn flush() {
     LOG.get().into_iter().for_each(LogThread::flush);
+}
+
+/// Writes an error to stderr after the log's lines. An output that is not read delays the end for a bounded time.
+pub fn print_error(error: &anyhow::Error) {
+    flush();
+    let line = format!("error: {error:#}\n");
+    let (done, written) = sync_channel(1);
+    let print = move || {
+        // Where stderr is gone, the exit code has to do.
+        _ = io::stderr().write_all(line.as_bytes());
+        _ = done.try_send(());
+    };
+    if std::thread::Builder::new().spawn(print).is_ok() {
+        let (Ok(()) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)) =
+            written.recv_timeout(FLUSH_MAX);
+    }
 }
 
 fn write_all(received: &Receiver<Message>, mut output: impl Write, left_out: &AtomicU64) {

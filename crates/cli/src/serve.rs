@@ -12,7 +12,7 @@ use crate::options::Written;
 use crate::runtime::runtime;
 
 /// How long the last lines of logs and traces, and threads that hang, may delay the end of the process.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files.
 pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {

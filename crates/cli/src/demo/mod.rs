@@ -76,7 +76,7 @@ async fn keep(args: &DemoArgs) -> anyhow::Result<()> {
     let policy = args.policies.last().expect("checked in run");
     let mut stop = StopSignals::listen()?;
     let fleet = Fleet::start(args, policy).await?;
-    announce(&fleet.service);
+    announce(&fleet.service).await;
     eprintln!(
         "{} simulated engines behind {policy}; the text is filler. Try:\n\n  curl -N http://{}/v1/chat/completions \
          -H 'content-type: application/json' \\\n    -d '{{\"model\":\"{}\",\"stream\":true,\"max_tokens\":20,\

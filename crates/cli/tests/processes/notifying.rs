@@ -1,15 +1,17 @@
 //! Messages to systemd, over a real datagram socket.
 
+use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-use crate::harness::TIMEOUT;
 use crate::harness::client::{Call, chat_stream};
 use crate::harness::gate::Gate;
 use crate::harness::process::{Process, engine};
 use crate::harness::script::Scripted;
 use crate::harness::temp_folder::TempFolder;
+use crate::harness::{TIMEOUT, eventually};
 
 struct Systemd(UnixDatagram);
 
@@ -118,4 +120,42 @@ fn systemd_is_told_the_main_process_after_a_handover() {
     new.signal("-TERM");
     assert!(systemd.news().starts_with("STOPPING=1\n"), "and the old one did not say that the service stops");
     assert!(new.wait().success());
+}
+
+/// Both ends of a pipe that is full.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    while writer.write(b"x").is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    (reader, writer)
+}
+
+fn ended_on_a_full_pipe(args: &[&str], path: &str, until: impl FnOnce(&Child)) -> ExitStatus {
+    let (_reader, writer) = full_pipe();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
+    command.args(args).env("NOTIFY_SOCKET", path).stdout(writer.try_clone().unwrap()).stderr(writer);
+    let mut child = command.spawn().unwrap();
+    until(&child);
+    eventually("it ends", || child.try_wait().unwrap())
+}
+
+/// Stdout and stderr are one pipe that is full, and nobody reads it.
+#[test]
+fn outputs_that_are_not_read_hold_up_neither_the_start_nor_the_end() {
+    let (engine, folder) = (engine(&[]), TempFolder::new("full-pipe"));
+    let path = folder.file("notify");
+    let systemd = Systemd::new(UnixDatagram::bind(&path).unwrap());
+    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--log-level", "trace"];
+    let served = [&args[..], &["--access-log", "stderr", "--worker-urls", engine.url()]].concat();
+    let ended = ended_on_a_full_pipe(&served, &path, |child| {
+        assert!(systemd.news().starts_with("READY=1\n"));
+        let stopped = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+        assert!(stopped.success());
+    });
+    assert!(ended.success(), "{ended}");
+    // An error that cannot be printed still ends the process.
+    let refused = [&args[..], &["--api-keys-file", "/nowhere", engine.url()]].concat();
+    assert_eq!(ended_on_a_full_pipe(&refused, &path, |_| ()).code(), Some(1));
 }

@@ -6,6 +6,7 @@ mod connections;
 mod fields;
 mod framing;
 mod limits;
+mod places;
 mod tenants;
 mod tokens;
 
@@ -21,7 +22,7 @@ pub(crate) fn key_file(name: &str, lines: &str) -> (TempFolder, String) {
 }
 
 /// A chat with this key.
-fn ask_as(url: &str, key: &str, body: &str) -> Response {
+pub(crate) fn ask_as(url: &str, key: &str, body: &str) -> Response {
     let authorization = format!("authorization: Bearer {key}");
     let headers = [authorization.as_str(), "content-type: application/json"];
     Call::send(url, "POST", "/v1/chat/completions", &headers, body.as_bytes()).finish()

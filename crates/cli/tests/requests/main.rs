@@ -4,6 +4,7 @@
 
 mod adapting;
 mod attacks;
+mod bursts;
 mod caching;
 mod deadlines;
 mod encrypting;

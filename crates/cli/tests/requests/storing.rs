@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use super::attacks::key_file;
-use crate::harness::client::{Call, Response, get};
+use super::attacks::{ask_as, key_file};
+use crate::harness::client::{Call, Response, chat, get};
 use crate::harness::eventually;
 use crate::harness::process::Gateway;
 use crate::harness::script::{ReceivedRequest, Scripted};
@@ -193,6 +193,109 @@ fn another_key_gets_what_an_unknown_id_gets() {
             );
         }
     }
+}
+
+/// A chat that its engine stores. Returns its identifier.
+fn store_chat(gateway: &Gateway, key: &str) -> String {
+    let chat = json!({"model": "m", "store": true, "messages": [{"role": "user", "content": "Hello"}]});
+    let stored = send(gateway, key, "POST", "/v1/chat/completions", &chat);
+    assert_eq!(stored.status, 200, "{}", stored.text());
+    stored.json()["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn stored_chats_and_other_ways_to_name_an_object_belong_to_their_key() {
+    let engine = Scripted::new(|mut asked| {
+        let id = format!("chatcmpl-{}", asked.turn);
+        asked.answer(&json!({"id": id, "object": "chat.completion", "choices": []}).to_string());
+    });
+    let (_folder, keys) = key_file("storing-chats", "sk-a name=a\nsk-b name=b\n");
+    let gateway = Gateway::over(&[&engine.url], &["--api-keys-file", &keys]);
+    let (id, (response, _)) = (store_chat(&gateway, "sk-a"), make_plain(&gateway, "sk-a"));
+    let asked = engine.asked();
+    let item = |item: Value| json!({"model": "m", "input": [{"role": "user", "content": "x"}, item]});
+    let uses = |id: &str, response: &str| {
+        let chat = format!("/v1/chat/completions/{id}");
+        [
+            ("GET", chat.clone(), Value::Null),
+            ("DELETE", chat.clone(), Value::Null),
+            ("POST", chat.clone(), json!({"metadata": {}})),
+            ("GET", format!("{chat}/messages"), Value::Null),
+            ("POST", format!("/v1/responses/{response}"), json!({"model": "m"})),
+            ("POST", "/v1/responses".to_owned(), item(json!({"type": "item_reference", "id": response}))),
+            ("POST", "/v1/responses".to_owned(), item(json!({"id": response}))),
+            (
+                "POST",
+                "/v1/responses/compact".to_owned(),
+                item(json!({"type": "item_reference", "id": response})),
+            ),
+            ("POST", "/v1/responses/compact".to_owned(), json!({"previous_response_id": response})),
+        ]
+    };
+    for ((method, path, body), (_, other_path, other_body)) in
+        uses(&id, &response).into_iter().zip(uses("none_1", "none_2"))
+    {
+        let foreign = send(&gateway, "sk-b", method, &path, &body);
+        let unknown = send(&gateway, "sk-b", method, &other_path, &other_body);
+        assert_eq!((foreign.status, unknown.status), (404, 404), "{method} {path}: {}", foreign.text());
+        assert_eq!(foreign.text().replace(&id, "none_1").replace(&response, "none_2"), unknown.text());
+    }
+    assert_eq!(engine.asked(), asked, "no engine is asked");
+    for (method, path, body) in uses(&id, &response).into_iter().take(5) {
+        assert_eq!(send(&gateway, "sk-a", method, &path, &body).status, 200, "{method} {path}");
+    }
+    // A chat that was not to be stored is no object.
+    let plain = ask_as(gateway.url(), "sk-a", &chat("m")).json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(
+        send(&gateway, "sk-a", "GET", &format!("/v1/chat/completions/{plain}"), &Value::Null).status,
+        404
+    );
+}
+
+#[test]
+fn a_field_that_decides_may_not_stand_twice() {
+    let engine = Scripted::new(|mut asked| asked.answer(r#"{"id":"resp_1"}"#));
+    let (_folder, keys) = key_file("storing-twice", "sk-a name=a\nsk-b name=b\n");
+    let gateway = Gateway::over(&[&engine.url], &["--api-keys-file", &keys]);
+    let (own, foreign) = (make_plain(&gateway, "sk-b").0, "resp_foreign");
+    let asked = engine.asked();
+    for (path, body) in [
+        (
+            "/v1/responses",
+            format!(
+                r#"{{"model":"m","input":"x","previous_response_id":"{own}","previous_response_id":"{foreign}"}}"#
+            ),
+        ),
+        (
+            "/v1/responses",
+            format!(
+                r#"{{"model":"m","input":"x","previous_response_id":"{foreign}","previous\u005fresponse_id":"{own}"}}"#
+            ),
+        ),
+        ("/v1/responses", r#"{"model":"m","input":"x","conversation":null,"conversation":"c"}"#.to_owned()),
+        (
+            "/v1/chat/completions",
+            r#"{"model":"m","cache_salt":"a","cache_salt":"b","messages":[]}"#.to_owned(),
+        ),
+        ("/v1/chat/completions", r#"{"model":"m","messages":[],"n":1,"n":100}"#.to_owned()),
+        ("/v1/completions", r#"{"model":"m","model":"other","prompt":"x"}"#.to_owned()),
+        ("/v1/messages", r#"{"model":"m","stream":true,"messages":[],"stream":false}"#.to_owned()),
+        ("/v1/embeddings", r#"{"model":"m","input":"x","input":"y"}"#.to_owned()),
+    ] {
+        let headers = ["content-type: application/json", "authorization: Bearer sk-b"];
+        let refused = Call::send(gateway.url(), "POST", path, &headers, body.as_bytes()).finish();
+        assert_eq!(refused.status, 400, "{body}: {}", refused.text());
+        assert!(refused.text().contains("stands twice"), "{}", refused.text());
+    }
+    assert_eq!(engine.asked(), asked, "no engine is asked");
+    let other = r#"{"model":"m","temperature":1,"temperature":0,"messages":[{"role":"user","role":"user","content":"x"}]}"#;
+    assert_eq!(ask_as(gateway.url(), "sk-b", other).status, 200, "other fields are the engine's");
+}
+
+/// Makes a response at an engine that only answers with an identifier.
+fn make_plain(gateway: &Gateway, key: &str) -> (String, u16) {
+    let made = send(gateway, key, "POST", "/v1/responses", &json!({"model": "m", "input": "Hello"}));
+    (made.json()["id"].as_str().unwrap().to_owned(), made.status)
 }
 
 #[test]

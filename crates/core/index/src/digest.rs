@@ -79,6 +79,19 @@ impl Digester {
         }
     }
 
+    /// A keyed hash that others may see, whatever the digests are computed with: it tells nothing about the seed, and only
+    /// those who know the seed can compute it.
+    pub fn salt(&self, bytes: &[u8]) -> [u8; 16] {
+        let keyed = |bytes: &[u8]| {
+            let key = Sha256::new().chain_update(b"warmroute salts\0").chain_update(self.seed.to_le_bytes());
+            key.chain_update(bytes).finalize()
+        };
+        let mut salt = [0; 16];
+        // Twice, because of one hash a longer text's could be computed without the key.
+        salt.copy_from_slice(&keyed(&keyed(bytes))[..16]);
+        salt
+    }
+
     /// The first eight bytes of the standard hash of the seed followed by the bytes.
     #[cold]
     fn standard(&self, bytes: &[u8]) -> u64 {
@@ -120,6 +133,9 @@ mod tests {
                 assert_ne!(digest(7), Digester::new(hash, 7).digest(&text[1..]));
             }
         }
+        let salt = |hash, seed| Digester::new(hash, seed).salt(b"a");
+        assert_eq!(salt(Hash::Xxh3, 7), salt(Hash::Sha256, 7));
+        assert_ne!(salt(Hash::Xxh3, 7), salt(Hash::Xxh3, 8));
         assert_eq!("md5".parse::<Hash>(), Err(UnknownHash("md5".to_owned())));
     }
 

@@ -301,6 +301,33 @@ fn the_next_home_goes_on_where_a_killed_one_stopped() {
     }
 }
 
+/// A home that hangs is heard no more. Until the others agree on the next one, each of them counts its own requests.
+#[test]
+fn while_a_home_hangs_each_router_counts_its_own_for_a_bounded_time() {
+    let limits = Limits { requests_per_minute: 0, tokens_per_minute: 0, concurrent: 10 };
+    let (mut most, mut longest) = (0, Micros::ZERO);
+    for seed in 100..104 {
+        for hung in 1..=5 {
+            let one = Network { seed, routers: 5, lost: 0, repeated: 10, delay_ms: (20, 80) };
+            let mut net = network(one);
+            flood(&mut net, limits, Arrivals::Everywhere, 5, |_| {});
+            net.nodes.remove(&hung);
+            let (since, mut exceeded) = (net.now, Micros::ZERO);
+            flood(&mut net, limits, Arrivals::Everywhere, 10, |net| {
+                let running = net.nodes.values().map(|node| node.running.len()).sum::<usize>();
+                most = most.max(running);
+                if running > 10 {
+                    exceeded = net.now.since(since);
+                }
+            });
+            longest = longest.max(exceeded);
+        }
+    }
+    println!("five routers, one hangs: at most {most} of 10 at once, over by {longest:?} after it hung");
+    assert!(most <= 4 * 10, "each of the others has the limit once: {most}");
+    assert!(longest < Micros::from_secs(2), "{longest:?}");
+}
+
 #[test]
 fn a_router_that_joins_brings_no_allowance_of_its_own() {
     for new in [4, 5, 6, 7] {

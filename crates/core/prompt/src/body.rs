@@ -10,7 +10,7 @@ use crate::json_path::{JsonPath, text_of};
 /// Bytes per token without a measured rate: the usual figure for English text and code.
 pub(crate) const BYTES_PER_TOKEN: usize = 4;
 
-/// Fields found in a body. Of a repeated key the last one counts, as in the engines' parsers.
+/// Fields found in a body. Of a repeated key the last one counts, as in the engines' parsers; [`Body::repeated`] tells.
 #[derive(Clone, Debug, Default)]
 pub struct Body<'a> {
     model: Option<(RawStr<'a>, Range<usize>)>,
@@ -22,7 +22,13 @@ pub struct Body<'a> {
     answer_max: [Option<&'a [u8]>; ANSWER_FIELDS.len()],
     /// `previous_response_id` and `conversation`, as raw values.
     continued: [Option<&'a [u8]>; 2],
-    is_stored: Option<bool>,
+    /// `input` and `items`: lists of items in the Responses and Conversations APIs.
+    listed: [Option<&'a [u8]>; 2],
+    /// `store`, as its raw value.
+    store: Option<&'a [u8]>,
+    /// The [`deciding_fields`] that were seen, as bits.
+    seen: u64,
+    repeated: Option<&'static str>,
     salt: Option<RawStr<'a>>,
     salt_range: Option<Range<usize>>,
     marked: Vec<MarkedField>,
@@ -69,6 +75,33 @@ pub(crate) const FRAME_FIELDS: [&str; 10] = [
     "thinking",
     "truncate_prompt_tokens",
 ];
+
+/// Fields by which a router decides, beside those that limit the answer or belong to the prompt.
+const DECIDING_FIELDS: [&str; 15] = [
+    "model",
+    "stream",
+    "stream_options",
+    "prompt",
+    "messages",
+    "input",
+    "items",
+    "system",
+    "instructions",
+    "tools",
+    "previous_response_id",
+    "conversation",
+    "store",
+    "n",
+    "best_of",
+];
+
+/// All fields by which a router decides. Engines and proxies that read another one of two equal keys would get another
+/// request than the router has checked.
+fn deciding_fields() -> impl Iterator<Item = &'static str> {
+    let salt = std::iter::once("cache_salt");
+    let own = DECIDING_FIELDS.into_iter().chain(salt).chain(ANSWER_FIELDS);
+    own.chain(TEMPLATE_FIELDS).chain(FRAME_FIELDS)
+}
 
 /// Key of the turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,6 +171,7 @@ impl<'a> Body<'a> {
         cursor.object(|key, value| {
             let (name, before) = (key.unescaped(), value.clone());
             let mark = mark(&name);
+            body.note(&name);
             body.field(key, value)?;
             for (path, found) in paths.iter().zip(&mut body.found) {
                 if path.begins_with(&name) {
@@ -179,6 +213,21 @@ impl<'a> Body<'a> {
         kept
     }
 
+    /// Notes that a field is there.
+    fn note(&mut self, name: &[u8]) {
+        let known = deciding_fields().enumerate().find(|(_, field)| field.as_bytes() == name);
+        let Some((place, field)) = known else { return };
+        if self.seen & (1 << place) != 0 {
+            self.repeated = self.repeated.or(Some(field));
+        }
+        self.seen |= 1 << place;
+    }
+
+    /// The first field that is there twice, of those by which a router decides.
+    pub fn repeated(&self) -> Option<&'static str> {
+        self.repeated
+    }
+
     fn field(&mut self, key: RawStr<'a>, value: &mut Cursor<'a>) -> Result<(), BadJson> {
         // Keys may contain escapes, which engines accept.
         match &*key.unescaped() {
@@ -190,7 +239,11 @@ impl<'a> Body<'a> {
             b"stream" => self.is_stream = value.value()? == b"true",
             b"prompt" => self.turns(TurnsKey::Prompt, only_one_of(value.value()?)),
             b"messages" => self.turns(TurnsKey::Messages, value.value()?),
-            b"input" => self.turns(TurnsKey::Input, value.value()?),
+            b"input" => {
+                self.listed[0] = Some(value.value()?);
+                self.turns(TurnsKey::Input, self.listed[0].unwrap_or_default());
+            }
+            b"items" => self.listed[1] = Some(value.value()?),
             b"system" | b"instructions" => self.prompt.system = Some(value.value()?),
             b"tools" => self.prompt.tools = Some(value.value()?),
             b"stream_options" => {
@@ -200,7 +253,7 @@ impl<'a> Body<'a> {
             }
             b"previous_response_id" => self.continued[0] = Some(value.value()?),
             b"conversation" => self.continued[1] = Some(value.value()?),
-            b"store" => self.is_stored = Some(value.value()? != b"false"),
+            b"store" => self.store = Some(value.value()?),
             b"n" => self.choices[0] = Some(value.value()?),
             b"best_of" => self.choices[1] = Some(value.value()?),
             b"cache_salt" => {
@@ -324,7 +377,26 @@ impl<'a> Body<'a> {
 
     /// Whether the client asks the server not to store the response.
     pub fn forbids_storing(&self) -> bool {
-        self.is_stored == Some(false)
+        self.store == Some(b"false")
+    }
+
+    /// Whether the client asks the server to store the response.
+    pub fn asks_to_store(&self) -> bool {
+        self.store == Some(b"true")
+    }
+
+    /// Identifiers of stored items that stand in place of items: `{"type":"item_reference","id":…}`, or an object with
+    /// neither a type nor a role.
+    pub fn item_references(&self) -> Vec<Cow<'a, [u8]>> {
+        let mut references = Vec::new();
+        for list in self.listed.into_iter().flatten().filter(|list| list.starts_with(b"[")) {
+            // The list is complete, and what is no item has no reference.
+            _ = Cursor::new(list).array(|item| {
+                references.extend(item_reference(item.value()?));
+                Ok(())
+            });
+        }
+        references
     }
 
     /// Salt that separates this request's cache from others.
@@ -341,6 +413,28 @@ impl<'a> Body<'a> {
     pub fn found(&self, place: usize) -> Option<Cow<'a, [u8]>> {
         self.found.get(place).copied().flatten().and_then(text_of)
     }
+}
+
+/// The identifier of an item that is only a reference.
+fn item_reference(item: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let (mut kind, mut role, mut id) = (None, None, None);
+    let walked = Cursor::new(item).object(|key, field| {
+        let name = key.unescaped();
+        let value = Some(field.value()?).filter(|value| *value != b"null");
+        match &*name {
+            b"type" => kind = value,
+            b"role" => role = value,
+            b"id" => id = value,
+            _ => {}
+        }
+        Ok(())
+    });
+    let is_reference = match kind.map(text_of) {
+        Some(kind) => kind.as_deref() == Some(b"item_reference"),
+        None => role.is_none(),
+    };
+    walked.ok().filter(|()| is_reference)?;
+    Some(id.and_then(text_of).unwrap_or_default())
 }
 
 /// The prompt of a list of one prompt; any other value unchanged.
@@ -431,6 +525,38 @@ mod tests {
     }
 
     #[test]
+    fn a_repeated_field_is_told_in_every_spelling() {
+        assert!(deciding_fields().count() <= 64, "each has a bit");
+        let repeated = |json: &str| Body::read(json.as_bytes()).unwrap().repeated();
+        for field in deciding_fields() {
+            assert_eq!(repeated(&format!(r#"{{"{field}":1,"a":1,"{field}":1}}"#)), Some(field));
+            let (start, end) = field.split_at(1);
+            let escaped = format!("\\u{:04x}{end}", start.as_bytes()[0]);
+            assert_eq!(repeated(&format!(r#"{{"{escaped}":1,"{field}":1}}"#)), Some(field));
+        }
+        assert_eq!(repeated(r#"{"model":"a","a":1,"a":2,"messages":[{"model":1}]}"#), None);
+    }
+
+    #[test]
+    fn items_that_are_only_references_are_found() {
+        for (json, expected) in [
+            (r#"{"input":[{"type":"item_reference","id":"msg_1"}]}"#, &["msg_1"][..]),
+            (r#"{"input":[{"id":"a"},{"type":"item\u005freference","id":"b"}],"prompt":{}}"#, &["a", "b"]),
+            (r#"{"items":[{"id":"a","type":null}]}"#, &["a"]),
+            (r#"{"input":[{"type":"message","type":"item_reference","id":"x","id":"y"}]}"#, &["y"]),
+            (r#"{"input":[{"type":"item_reference"}]}"#, &[""]),
+            (r#"{"input":[{"role":"user","content":"item_reference"},"text",5]}"#, &[]),
+            (r#"{"input":[{"type":"message","id":"msg_1","role":"assistant","content":[]}]}"#, &[]),
+            (r#"{"input":"item_reference","items":null}"#, &[]),
+        ] {
+            let body = Body::read(json.as_bytes()).unwrap();
+            let found: Vec<_> =
+                body.item_references().iter().map(|id| String::from_utf8_lossy(id).into_owned()).collect();
+            assert_eq!(found, expected, "{json}");
+        }
+    }
+
+    #[test]
     fn values_of_the_wrong_kind_are_left_to_the_engine() {
         let json = br#"{"model":5,"user":{"id":1},"stream":"yes","session_id":""}"#;
         let paths = ["user", "session_id"].map(|path| path.parse().unwrap());
@@ -456,6 +582,8 @@ mod tests {
         }
         let forbids = |json: &str| Body::read(json.as_bytes()).unwrap().forbids_storing();
         assert!(forbids(r#"{"store":false}"#) && !forbids(r#"{"store":true}"#) && !forbids("{}"));
+        let asks = |json: &str| Body::read(json.as_bytes()).unwrap().asks_to_store();
+        assert!(asks(r#"{"store":true}"#) && !asks(r#"{"store":null}"#) && !asks("{}"));
     }
 
     #[test]

@@ -205,19 +205,29 @@ impl AdmissionGate {
         tenant: Option<&Tenant>,
         prompt_tokens: u32,
     ) -> AdmissionRequest {
+        AdmissionRequest {
+            class: self.class_of(config, headers, tenant),
+            tenant: self.tenant_id(config, headers, tenant),
+            cost: prompt_tokens,
+            route: 0,
+            due: None,
+        }
+    }
+
+    /// The tenant of a request, as admission and limits know it.
+    pub(crate) fn tenant_id(
+        &self,
+        config: &AdmissionConfig,
+        headers: &HeaderMap,
+        tenant: Option<&Tenant>,
+    ) -> u64 {
         let named = |name: &HeaderName| headers.get(name).filter(|value| !value.is_empty());
         let claimed = match &config.tenant_header {
             Some(name) => named(name),
             None => named(&header::AUTHORIZATION).or_else(|| named(&HeaderName::from_static("x-api-key"))),
         };
         let name = tenant.map(|tenant| tenant.name.as_bytes()).or(claimed.map(HeaderValue::as_bytes));
-        AdmissionRequest {
-            class: self.class_of(config, headers, tenant),
-            tenant: name.map_or(0, |name| self.seeded_hash(name)),
-            cost: prompt_tokens,
-            route: 0,
-            due: None,
-        }
+        name.map_or(0, |name| self.seeded_hash(name))
     }
 
     /// The class of a request: as it asks, up to what its key or the settings allow.

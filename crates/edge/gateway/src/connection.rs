@@ -114,7 +114,7 @@ async fn serve_connection<S, F, B>(
     let served = tokio::select! {
         served = http.as_mut() => served,
         () = rarely(open.wait_leave()) => {
-            if open.is_silent() {
+            if open.may_be_cut() {
                 return;
             }
             // A request that has just begun is still served, and a response written to its end.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderValue};
+use http::request::Parts;
 use http::{Method, Request, Response, Uri, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout_at};
 use warmroute_admission::TtftBudget;
 use warmroute_fleet::Worker;
@@ -19,6 +20,7 @@ use crate::attempt::{Attempt, blame_worker, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::cached_tokens::CachedTokens;
 use crate::drain::Drain;
+use crate::early_lease::EarlyLease;
 use crate::fallback_response::{FallbackResponse, read_rejection};
 use crate::first_byte_wait::FirstByteWait;
 use crate::gateway::Gateway;
@@ -26,7 +28,8 @@ use crate::gateway_error::GatewayError;
 use crate::idle_timeout::earlier;
 use crate::intake::{self, Intake, RequestBody};
 use crate::keys::Tenant;
-use crate::permit::{self, Permit};
+use crate::open_connections::OpenConnection;
+use crate::permit::{self, Entry, Permit};
 use crate::relay::{Continuation, EndMarker, Relay, RelayParams};
 use crate::request_log::RequestLog;
 use crate::response_body::ResponseBody;
@@ -79,6 +82,33 @@ pub(crate) struct Dispatch {
     log: RequestLog,
 }
 
+/// Reads a request. It counts among its tenant's concurrent ones from its head on.
+async fn read(
+    gateway: &Arc<Gateway>,
+    config: &Config,
+    api: Api,
+    parts: &mut Parts,
+    body: Incoming,
+    tenant: Option<&Tenant>,
+) -> Result<(Option<EarlyLease>, Intake), GatewayError> {
+    let connection = parts.extensions.remove::<Arc<OpenConnection>>();
+    let early = match body.is_end_stream() {
+        true => Ok(None),
+        false => EarlyLease::take(gateway, &config.admission, &parts.headers, tenant).await,
+    };
+    let early = match early {
+        Ok(early) => early,
+        Err(refusal) => {
+            connection.iter().for_each(|connection| connection.refuse());
+            intake::drain_refused_body(&parts.headers, body, config.timeouts.body).await;
+            return Err(refusal);
+        }
+    };
+    let _arriving = connection.as_ref().map(OpenConnection::begin_body);
+    let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, config, tenant).await?;
+    Ok((early, intake))
+}
+
 impl Dispatch {
     /// Reads a request and waits for its admission.
     pub(crate) async fn receive(
@@ -97,8 +127,7 @@ impl Dispatch {
             response_deadline.set(deadline);
         }
         let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
-        let mut intake =
-            intake::receive(&parts.method, api, &parts.headers, body, gateway, &config, tenant).await?;
+        let (early, mut intake) = read(gateway, &config, api, &mut parts, body, tenant).await?;
         log.note(|entry| {
             (entry.model, entry.prompt_tokens) =
                 (intake.request.model.clone(), Some(intake.request.prompt_tokens));
@@ -111,9 +140,9 @@ impl Dispatch {
         let queue = log.begin_queue();
         let ttft_budget = permit::ttft_budget(gateway, &config.admission, &parts.headers, tenant)?;
         let (admission, request_headers) = (&config.admission, &parts.headers);
+        let entry = Entry { early, budget: ttft_budget };
         let permit =
-            permit::admit(gateway, admission, request_headers, tenant, &intake.request, ttft_budget, &avoid)
-                .await;
+            permit::admit(gateway, admission, request_headers, tenant, &intake.request, entry, &avoid).await;
         let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
         if let (RequestBody::Buffered(body), Some(source)) = (&intake.body, intake.request.prompt_source(api))
         {

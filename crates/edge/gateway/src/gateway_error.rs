@@ -61,6 +61,8 @@ pub(crate) enum GatewayError {
     StoredApart(StoredReference),
     #[error("The field `{0}` steers engines and is not allowed for this key; remove it")]
     FieldRefused(&'static str),
+    #[error("The field `{0}` stands twice in the body; send it once")]
+    RepeatedField(&'static str),
     #[error("The request's head is ambiguous: {0}")]
     AmbiguousHead(&'static str),
     #[error("The request's headers are larger than the limit of {limit} bytes")]
@@ -247,6 +249,7 @@ impl GatewayError {
             GatewayError::StoredApart(_) => "responses_apart",
             GatewayError::AmbiguousHead(_) => "ambiguous_head",
             GatewayError::FieldRefused(_) => "field_not_allowed",
+            GatewayError::RepeatedField(_) => "repeated_field",
             GatewayError::HeadTooLarge { .. } => "head_too_large",
             GatewayError::TargetTooLong { .. } => "target_too_long",
             GatewayError::NotReady
@@ -285,7 +288,8 @@ impl GatewayError {
             | GatewayError::BrokenBody
             | GatewayError::AmbiguousHead(_)
             | GatewayError::BadTtftBudget
-            | GatewayError::FieldRefused(_) => StatusCode::BAD_REQUEST,
+            | GatewayError::FieldRefused(_)
+            | GatewayError::RepeatedField(_) => StatusCode::BAD_REQUEST,
             GatewayError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             GatewayError::UnsupportedEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             GatewayError::UnknownModel(_)

@@ -187,6 +187,9 @@ pub(crate) async fn parse(
     let paths = config.session_keys.paths();
     let marked = Body::read_with(bytes, paths, engine_fields::position);
     let marked = marked.map_err(|bad| GatewayError::bad_json(bad, bytes))?;
+    if let Some(field) = marked.repeated() {
+        return Err(GatewayError::RepeatedField(field));
+    }
     let Some(cleaned) = enforce_fields(bytes, &marked, config, tenant)? else {
         return Ok(build(bytes, &marked, context).await);
     };
@@ -324,10 +327,10 @@ async fn next_chunk(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<
 
 /// Reads the rest of a refused request, so that its client sees the refusal instead of a reset connection. A client
 /// that waits for `100 Continue` sends nothing.
-pub(crate) async fn drain_refused_body(request: http::Request<Incoming>, timeout: Duration) {
-    let waits_for_continue = request.headers().contains_key(header::EXPECT);
-    if !waits_for_continue && !request.body().is_end_stream() {
-        discard(request.into_body(), BodyDeadline::new(timeout)).await;
+pub(crate) async fn drain_refused_body(headers: &HeaderMap, body: Incoming, timeout: Duration) {
+    let waits_for_continue = headers.contains_key(header::EXPECT);
+    if !waits_for_continue && !body.is_end_stream() {
+        discard(body, BodyDeadline::new(timeout)).await;
     }
 }
 

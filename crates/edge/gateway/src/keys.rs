@@ -17,6 +17,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prometheus_client::metrics::counter::Counter;
 use warmroute_admission::{Class, Limits};
+use warmroute_index::Digester;
 use warmroute_types::{Micros, OptionValue, parse_count};
 
 use crate::cache_salt::CacheSalt;
@@ -28,6 +29,8 @@ use crate::token::{Digest, bearer, digest, is_same};
 use crate::ttft_budget;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Start of the names of keys without a name; eight digits of the key's hash follow.
+const UNNAMED: &str = "key-";
 /// Names become metric labels.
 const NAME_BYTES_MAX: usize = 64;
 /// A larger key file is a mistake, or needs a real identity provider.
@@ -68,8 +71,14 @@ pub(crate) struct TenantRights {
 }
 
 impl Tenant {
-    /// The salt that separates the tenant's cached prompts from others', with the salt that the client sent.
-    pub(crate) fn cache_salt(&self, mode: CacheSalt, from_client: Option<&[u8]>) -> Option<String> {
+    /// The salt that separates the tenant's cached prompts from others', with the salt that the client sent. It is keyed:
+    /// who knows the tenant's name cannot compute it.
+    pub(crate) fn cache_salt(
+        &self,
+        mode: CacheSalt,
+        from_client: Option<&[u8]>,
+        digester: &Digester,
+    ) -> Option<String> {
         let (kind, name) = match (mode, &self.rights.cache_group) {
             (CacheSalt::Off, _) => return None,
             (CacheSalt::Group, Some(group)) => ("group", group),
@@ -79,7 +88,7 @@ impl Tenant {
         let sent = from_client.map_or(-1, |salt| salt.len() as i64);
         let mut text = format!("warmroute cache salt {kind} {} {name} {sent} ", name.len()).into_bytes();
         text.extend_from_slice(from_client.unwrap_or_default());
-        Some(digest(&text)[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+        Some(digester.salt(&text).iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }
 
@@ -131,7 +140,10 @@ impl Keys {
         if self.find(&line.digest).is_some() {
             return Err("the key is a duplicate");
         }
-        let KeyLine { digest, name, limits, shares, class_max, ttft_budget, rights } = line;
+        if !line.is_named && self.tenants.contains_key(&line.name) {
+            return Err("another key without a name has a hash that begins alike; give the key a name");
+        }
+        let KeyLine { digest, name, limits, shares, class_max, ttft_budget, rights, .. } = line;
         let new = || {
             let (name, rights, requests) = (name.clone(), rights.clone(), Counter::default());
             let owner = self.owners.hash_one(&name);
@@ -198,6 +210,8 @@ fn head(digest: &Digest) -> u64 {
 struct KeyLine {
     digest: Digest,
     name: String,
+    /// Whether the line states the name; otherwise it is made from the key's hash.
+    is_named: bool,
     limits: Limits,
     shares: Shares,
     class_max: Option<Class>,
@@ -215,9 +229,10 @@ impl KeyLine {
             None => digest(key.as_bytes()),
         };
         let name = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let (name, limits) = (format!("key-{name}"), Limits::default());
+        let (name, limits) = (format!("{UNNAMED}{name}"), Limits::default());
         let (shares, class_max, ttft_budget, rights) = Default::default();
-        let mut line = KeyLine { digest, name, limits, shares, class_max, ttft_budget, rights };
+        let is_named = false;
+        let mut line = KeyLine { digest, name, is_named, limits, shares, class_max, ttft_budget, rights };
         words.try_for_each(|word| line.take(word))?;
         Ok(Some(line))
     }
@@ -228,7 +243,7 @@ impl KeyLine {
              cached-tokens= after the key";
         let count = |value: &str| parse_count(value).and_then(|count| u32::try_from(count).ok());
         match word.split_once('=').ok_or(UNKNOWN)? {
-            ("name", name) => self.name = checked(name)?,
+            ("name", name) => (self.name, self.is_named) = (not_reserved(checked(name)?)?, true),
             ("requests-per-minute", value) => {
                 self.limits.requests_per_minute =
                     count(value).ok_or("requests-per-minute must be a whole number, such as 600 or 2k")?
@@ -283,6 +298,17 @@ fn checked(name: &str) -> Result<String, &'static str> {
     }
 }
 
+/// Refuses names that keys without a name have: its requests would count as another key's, and share its caches.
+fn not_reserved(name: String) -> Result<String, &'static str> {
+    let is_hash = |rest: &str| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match name.to_ascii_lowercase().strip_prefix(UNNAMED).is_some_and(is_hash) {
+        true => {
+            Err("names of the form key-1a2b3c4d are reserved for keys without a name; choose another name")
+        }
+        false => Ok(name),
+    }
+}
+
 fn unhex(text: &str) -> Option<Digest> {
     let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
     let byte = |pair: &[u8; 2]| {
@@ -295,6 +321,21 @@ fn unhex(text: &str) -> Option<Digest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use warmroute_index::Hash;
+
+    #[test]
+    fn names_that_only_begin_like_those_of_unnamed_keys_are_allowed() {
+        let keys =
+            Keys::read("sk-1\nsk-2 name=key-0123abc\nsk-3 name=key-0123abcde\nsk-4 name=key-x123abcd\n");
+        assert_eq!(keys.unwrap().tenants().count(), 4);
+        let alike = |name: &str| {
+            let hash = |end: &str| format!("sha256:01234567{}", end.repeat(28));
+            Keys::read(&format!("{}\n{} {name}\n", hash("aa"), hash("bb")))
+        };
+        assert!(alike("").unwrap_err().to_string().starts_with("line 2: another key without a name"));
+        assert!(alike("name=b").is_ok());
+    }
 
     fn owner(keys: &Keys, name: &'static str, value: &'static str) -> Option<String> {
         let headers: HeaderMap =
@@ -340,6 +381,8 @@ mod tests {
             ("sk-1\nsk-1 name=b", "line 2: the key is a duplicate"),
             ("sk-1 name=a/b", "line 1: a name must have"),
             ("sk-1 secret", "line 1: expected name="),
+            ("sk-1 name=key-0123abcd", "line 1: names of the form key-1a2b3c4d are reserved"),
+            ("sk-1\nsk-2 name=Key-0123ABCD", "line 2: names of the form key-1a2b3c4d are reserved"),
             ("sk-1 color=secret", "line 1: expected name="),
             ("sk-1 tokens-per-minute=secret", "line 1: tokens-per-minute must be a whole number"),
             ("sk-1 requests-per-minute=1.5", "line 1: requests-per-minute must be a whole number"),
@@ -363,7 +406,13 @@ mod tests {
     #[test]
     fn salts_differ_between_tenants_and_are_shared_in_groups() {
         let keys = Keys::read("sk-1 name=a cache-group=g\nsk-2 name=b cache-group=g\nsk-3 name=g\n").unwrap();
-        let salt = |name: &str, mode, sent: Option<&[u8]>| keys.tenants[name].cache_salt(mode, sent);
+        let (digester, other) = (Digester::new(Hash::Xxh3, 7), Digester::new(Hash::Xxh3, 8));
+        let salt =
+            |name: &str, mode, sent: Option<&[u8]>| keys.tenants[name].cache_salt(mode, sent, &digester);
+        assert_ne!(
+            salt("a", CacheSalt::Key, None),
+            keys.tenants["a"].cache_salt(CacheSalt::Key, None, &other)
+        );
         assert_eq!(salt("a", CacheSalt::Off, None), None);
         assert_ne!(salt("a", CacheSalt::Key, None), salt("b", CacheSalt::Key, None));
         assert_eq!(salt("a", CacheSalt::Group, None), salt("b", CacheSalt::Group, None));

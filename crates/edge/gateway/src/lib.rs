@@ -35,6 +35,7 @@ mod continuation;
 mod current;
 mod dispatch;
 mod drain;
+mod early_lease;
 mod engine_fields;
 mod event_splitter;
 mod fallback_response;

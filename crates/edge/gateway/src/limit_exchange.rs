@@ -9,16 +9,22 @@ use warmroute_types::RouterId;
 
 use crate::gateway::Gateway;
 
-/// Asks whether a request may run, and waits for the tenant's home to answer.
+/// Asks whether a request may run, and waits for the tenant's home to answer. It takes the place of a lease that it has
+/// already.
 pub(crate) async fn reserve(
     gateway: &Gateway,
     tenant: u64,
     limits: Limits,
     expected: ExpectedTokens,
+    instead_of: Option<Lease>,
 ) -> Result<Lease, Exceeded> {
     let shared = &gateway.admission_gate.limits.shared;
     let (answer, answered) = oneshot::channel();
-    let asked = shared.lock().ask(tenant, limits, expected, answer, gateway.now());
+    let asked = {
+        let mut shared = shared.lock();
+        instead_of.iter().for_each(|lease| shared.give_back(lease));
+        shared.ask(tenant, limits, expected, answer, gateway.now())
+    };
     let id = match asked {
         Asked::Decided(decision) => return decision,
         Asked::Pending(id) => id,

@@ -11,7 +11,7 @@ use warmroute_wire::Acceptor;
 use crate::open_connections::OpenConnections;
 
 /// How often a full listener looks for a connection that gives way.
-const EVICT_EVERY: Duration = Duration::from_millis(100);
+const EVICT_EVERY: Duration = Duration::from_millis(20);
 
 /// How often the log says that all slots are in use.
 const LOG_FULL_EVERY: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ impl ListenerLimits {
     /// further connections wait in the kernel's accept queue at no cost.
     pub(crate) async fn acquire_slot(&self) -> ConnectionSlot {
         let permit = loop {
-            if self.slots.available_permits() == 0 && !self.connections.evict_one() {
+            if self.slots.available_permits() == 0 && !self.connections.evict() {
                 self.log_full();
             }
             // A connection may become idle later.

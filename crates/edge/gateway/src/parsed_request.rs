@@ -130,8 +130,9 @@ impl ParsedRequest {
             count_unrendered_prompt(body, model, gateway);
         }
         let injects = should_inject_usage(body, api, usage);
+        let digester = gateway.router.inspect().digester();
         let cache_salt =
-            tenant.and_then(|tenant| tenant.cache_salt(config.cache_salt, body.salt().as_deref()));
+            tenant.and_then(|tenant| tenant.cache_salt(config.cache_salt, body.salt().as_deref(), digester));
         let prompt = match is_looked_up {
             true => Some(
                 PromptKeys::compute(body, api, model.unwrap_or_default(), cache_salt.as_deref(), gateway)
@@ -176,7 +177,7 @@ impl ParsedRequest {
             cached_tokens: tenant
                 .and_then(|tenant| tenant.rights.cached_tokens)
                 .unwrap_or(config.cached_tokens),
-            stored: StoredUse::of_body(body),
+            stored: StoredUse { item: item_reference(body, context), ..StoredUse::of_body(body) },
             within: None,
             tenant_tokens: tenant.map(|tenant| Arc::clone(&tenant.tokens)),
             trace_fields: is_recorded.then(|| TraceFields { session, sketch: sketch(body, gateway) }),
@@ -236,8 +237,10 @@ impl ParsedRequest {
             // The object contains `stream`, so it is not empty.
             None => (after_brace(bytes), Bytes::from_static(INJECTED_FIELD)),
         });
-        let salt = self.cache_salt.as_ref().filter(|_| honours_salt(api));
+        let salt = self.cache_salt.as_ref();
+        let salt = salt.filter(|_| honours_salt(api) || body.salt_range().is_some());
         let salt = salt.map(|salt| match body.salt_range() {
+            // Also where engines are not known to read it: nobody else's salt may stay.
             Some(range) => (range, Bytes::from(format!("\"{salt}\""))),
             None => {
                 let at = after_brace(bytes);
@@ -305,6 +308,13 @@ fn with_usage(options: Option<&[u8]>) -> Bytes {
         }
         Err(_) => Bytes::copy_from_slice(options),
     }
+}
+
+/// The first stored item in the input that is named by its identifier only, where one tenant must not name another's.
+fn item_reference(body: &Body<'_>, context: ParseContext<'_>) -> Option<String> {
+    let is_looked_for = context.tenant.is_some() && matches!(context.api, Api::Responses | Api::Other);
+    let first = || body.item_references().first().map(|id| String::from_utf8_lossy(id).into_owned());
+    is_looked_for.then(first).flatten()
 }
 
 fn sketch(body: &Body<'_>, gateway: &Gateway) -> Sketch {

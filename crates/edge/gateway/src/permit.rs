@@ -17,6 +17,7 @@ use warmroute_types::{Micros, Usage, WorkerId};
 
 use crate::admission_gate::{AdmissionConfig, Waiter};
 use crate::cached_tokens::CachedTokens;
+use crate::early_lease::EarlyLease;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
@@ -61,6 +62,15 @@ pub(crate) fn ttft_budget(
     Ok(budget.map(|budget| TtftBudget::new(class(), budget, gateway.now())))
 }
 
+/// What is decided about a request before it is admitted.
+#[derive(Default)]
+pub(crate) struct Entry {
+    /// Its place among its tenant's concurrent requests, if it has one since its head.
+    pub early: Option<EarlyLease>,
+    /// Its budget for the time to first token.
+    pub budget: Option<TtftBudget>,
+}
+
 /// Admits a request, after waiting in the queue if necessary for a worker outside `avoid`. Returns `None` if nothing is
 /// limited.
 pub(crate) async fn admit(
@@ -69,7 +79,7 @@ pub(crate) async fn admit(
     headers: &HeaderMap,
     tenant: Option<&Tenant>,
     request: &Arc<ParsedRequest>,
-    budget: Option<TtftBudget>,
+    Entry { early, budget }: Entry,
     avoid: &[WorkerId],
 ) -> Result<Option<Permit>, GatewayError> {
     let limits = tenant.map_or(config.limits, |tenant| tenant.limits.over(config.limits));
@@ -92,7 +102,10 @@ pub(crate) async fn admit(
     if has_rates {
         let ParsedRequest { prompt_tokens: prompt, answers, answer_tokens_max: answer_max, .. } = **request;
         let expected = ExpectedTokens { prompt, answers, answer_max };
-        let lease = limit_exchange::reserve(gateway, ask.tenant, limits, expected).await;
+        let lease = match early {
+            Some(early) => early.admit(expected).await,
+            None => limit_exchange::reserve(gateway, ask.tenant, limits, expected, None).await,
+        };
         permit.lease = Some(lease.map_err(GatewayError::RateLimited)?);
     }
     if config.is_limited() {
@@ -348,7 +361,16 @@ mod tests {
     }
 
     async fn enter(gateway: &Arc<Gateway>) -> Result<Option<Permit>, GatewayError> {
-        admit(gateway, &gateway.config().admission, &HeaderMap::new(), None, &Arc::default(), None, &[]).await
+        admit(
+            gateway,
+            &gateway.config().admission,
+            &HeaderMap::new(),
+            None,
+            &Arc::default(),
+            Entry::default(),
+            &[],
+        )
+        .await
     }
 
     /// Running and waiting requests.

@@ -27,7 +27,7 @@ use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::intake::BodyDeadline;
 use crate::keys::Tenant;
 use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand};
-use crate::permit::{self, Permit};
+use crate::permit::{self, Entry, Permit};
 use crate::pick::{Pick, ResponseSight};
 use crate::request_log::RequestLog;
 use crate::server::report_refusal;
@@ -217,8 +217,9 @@ impl PickIntake {
         let (gateway, headers) = (&self.gateway, &self.head.headers);
         let admission = &self.config.admission;
         let budget = permit::ttft_budget(gateway, admission, headers, tenant.as_deref())?;
+        let entry = Entry { early: None, budget };
         let mut permit =
-            permit::admit(gateway, admission, headers, tenant.as_deref(), &request, budget, &avoid).await?;
+            permit::admit(gateway, admission, headers, tenant.as_deref(), &request, entry, &avoid).await?;
         let routed = self.route(&request, &mut permit, &mut avoid).await;
         let (decision, upstream) = routed.map_err(|refusal| request.stored.explain(refusal))?;
         if let Some(budget) = budget {

@@ -150,7 +150,8 @@ async fn screen(
             tenant
         }
         Err(refusal) => {
-            intake::drain_refused_body(request, gateway.config().timeouts.body).await;
+            let (parts, body) = request.into_parts();
+            intake::drain_refused_body(&parts.headers, body, gateway.config().timeouts.body).await;
             return Err(refusal);
         }
     };

@@ -57,13 +57,14 @@ pub(crate) async fn settle(
     path: &str,
     tenant: Option<&Tenant>,
 ) -> Result<(), GatewayError> {
-    let makes_conversation = path == CONVERSATIONS && *method == Method::POST;
-    let makes_response = Api::of_path(path) == Api::Responses && !request.stored.forbids_storing;
-    request.stored.stores = match (makes_response, makes_conversation) {
-        (true, _) => Some((StoredKind::Response, owner_of(tenant))),
-        (_, true) => Some((StoredKind::Conversation, owner_of(tenant))),
+    let api = Api::of_path(path);
+    let makes = match api {
+        Api::Responses if !request.stored.forbids_storing => Some(StoredKind::Response),
+        Api::Chat if request.stored.asks_to_store => Some(StoredKind::Completion),
+        Api::Other if path == CONVERSATIONS && *method == Method::POST => Some(StoredKind::Conversation),
         _ => None,
     };
+    request.stored.stores = makes.map(|kind| (kind, owner_of(tenant)));
     if *method != Method::POST && path == CONVERSATIONS {
         // A list of all tenants' conversations.
         return if tenant.is_some() { Err(GatewayError::UnknownPath(path.to_owned())) } else { Ok(()) };
@@ -71,9 +72,14 @@ pub(crate) async fn settle(
     if let Some(reference) = reference_in_path(method, path) {
         // Fields of the body may name others, and the tenant must have all of them.
         request.stored.references.push(reference);
-    } else if matches!(Api::of_path(path), Api::Chat | Api::Completions | Api::Messages) {
+    } else if matches!(api, Api::Chat | Api::Completions | Api::Messages) {
         // These APIs do not know the fields.
         request.stored.references.clear();
+        request.stored.item = None;
+    }
+    if let (Some(id), Some(_)) = (&request.stored.item, tenant) {
+        let (kind, id) = (StoredKind::Item, id.clone());
+        return Err(GatewayError::StoredNotFound(StoredReference { kind, id }));
     }
     for reference in &request.stored.references {
         let worker = find(gateway, reference, tenant).await?;
@@ -126,6 +132,7 @@ mod tests {
             reference_in_path(&method, path).map(|reference| (reference.kind, reference.id))
         };
         let response = |id: &str| Some((StoredKind::Response, id.to_owned()));
+        let completion = |id: &str| Some((StoredKind::Completion, id.to_owned()));
         let conversation = |id: &str| Some((StoredKind::Conversation, id.to_owned()));
         for (method, path, expected) in [
             (Method::GET, "/v1/responses/resp_1", response("resp_1")),
@@ -133,6 +140,12 @@ mod tests {
             (Method::POST, "/v1/responses/resp_1/cancel", response("resp_1")),
             (Method::GET, "/v1/responses/resp_1/input_items", response("resp_1")),
             (Method::POST, "/v1/responses/compact", None),
+            (Method::POST, "/v1/responses/input_tokens", None),
+            (Method::POST, "/v1/responses/resp_1", response("resp_1")),
+            (Method::GET, "/v1/responses/compact", response("compact")),
+            (Method::GET, "/v1/chat/completions/chatcmpl-1", completion("chatcmpl-1")),
+            (Method::POST, "/v1/chat/completions/chatcmpl-1", completion("chatcmpl-1")),
+            (Method::GET, "/v1/chat/completions/chatcmpl-1/messages", completion("chatcmpl-1")),
             (Method::POST, "/v1/conversations", None),
             (Method::POST, "/v1/conversations/conv_1", conversation("conv_1")),
             (Method::GET, "/v1/conversations/conv_1/items/msg_1", conversation("conv_1")),

@@ -4,6 +4,7 @@ use http::Method;
 
 /// Paths under which stored objects are.
 const RESPONSES: &str = "/v1/responses/";
+const COMPLETIONS: &str = "/v1/chat/completions/";
 pub(crate) const CONVERSATIONS: &str = "/v1/conversations";
 
 /// A kind of stored object.
@@ -11,6 +12,9 @@ pub(crate) const CONVERSATIONS: &str = "/v1/conversations";
 pub(crate) enum StoredKind {
     Response,
     Conversation,
+    Completion,
+    /// A part of a response or conversation. Who made one is not known here.
+    Item,
 }
 
 impl StoredKind {
@@ -19,6 +23,8 @@ impl StoredKind {
         match self {
             StoredKind::Response => "Response",
             StoredKind::Conversation => "Conversation",
+            StoredKind::Completion => "Completion",
+            StoredKind::Item => "Item",
         }
     }
 
@@ -27,6 +33,8 @@ impl StoredKind {
         match self {
             StoredKind::Response => "response_id",
             StoredKind::Conversation => "conversation_id",
+            StoredKind::Completion => "completion_id",
+            StoredKind::Item => "input",
         }
     }
 }
@@ -41,16 +49,23 @@ pub(crate) struct StoredReference {
 /// Whether the path belongs to a stored object, or to all of them. Escapes in such a path are refused: engines decode
 /// them, and identifiers need none.
 pub(crate) fn is_stored_path(path: &str) -> bool {
-    path.starts_with(RESPONSES) || path == CONVERSATIONS || path.starts_with("/v1/conversations/")
+    let is_below = [RESPONSES, COMPLETIONS, "/v1/conversations/"].iter().any(|start| path.starts_with(start));
+    is_below || path == CONVERSATIONS
 }
+
+/// Calls of the Responses API that have the place of an identifier.
+const CALLS: [&str; 2] = ["compact", "input_tokens"];
 
 /// The object that a path names. `POST /v1/responses/compact` and similar calls name none.
 pub(crate) fn reference_in_path(method: &Method, path: &str) -> Option<StoredReference> {
-    let (kind, rest) = match path.strip_prefix(RESPONSES) {
-        Some(rest) => (StoredKind::Response, rest),
-        None => (StoredKind::Conversation, path.strip_prefix(CONVERSATIONS)?.strip_prefix('/')?),
+    let (kind, rest) = if let Some(rest) = path.strip_prefix(RESPONSES) {
+        (StoredKind::Response, rest)
+    } else if let Some(rest) = path.strip_prefix(COMPLETIONS) {
+        (StoredKind::Completion, rest)
+    } else {
+        (StoredKind::Conversation, path.strip_prefix(CONVERSATIONS)?.strip_prefix('/')?)
     };
-    let (id, is_whole) = rest.split_once('/').map_or((rest, true), |(id, _)| (id, false));
-    let is_call = kind == StoredKind::Response && is_whole && *method == Method::POST;
+    let is_call = kind == StoredKind::Response && *method == Method::POST && CALLS.contains(&rest);
+    let id = rest.split('/').next().unwrap_or_default();
     (!is_call).then(|| StoredReference { kind, id: id.to_owned() })
 }

@@ -11,8 +11,12 @@ use crate::stored_reference::{StoredKind, StoredReference};
 pub(crate) struct StoredUse {
     /// The objects that the request continues, reads or changes.
     pub(crate) references: Vec<StoredReference>,
+    /// The first stored item that stands in the input by its identifier only; looked for where tenants are told apart.
+    pub(crate) item: Option<String>,
     /// The client forbids to store the response.
     pub(crate) forbids_storing: bool,
+    /// The client asks to store it.
+    pub(crate) asks_to_store: bool,
     /// The kind and the owner of what the response stores; `None` if it stores nothing.
     pub(crate) stores: Option<(StoredKind, u64)>,
     /// The worker that has the objects.
@@ -28,8 +32,14 @@ impl StoredUse {
             let id = String::from_utf8_lossy(&id?).into_owned();
             Some(StoredReference { kind, id })
         });
-        let references = references.collect();
-        StoredUse { references, forbids_storing: body.forbids_storing(), stores: None, worker: None }
+        StoredUse {
+            references: references.collect(),
+            item: None,
+            forbids_storing: body.forbids_storing(),
+            asks_to_store: body.asks_to_store(),
+            stores: None,
+            worker: None,
+        }
     }
 
     /// A refusal of the request, in words of the object whose worker was needed.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use warmroute_gateway::{Drain, DrainMode};
 
 use crate::control::ConfigReader;
@@ -48,7 +49,7 @@ pub async fn serve<C: ConfigReader>(
     let successors = handover_socket
         .map(|handover_socket| handover_socket.accept_successors(service.listeners(), Arc::new(prepare)));
     // The handover socket is in place before the start is announced.
-    announce(&service);
+    announce(&service).await;
     summary.log(&service);
     notify.ready();
     let ending = serve_until_end(&service, hangup, &mut stop, &mut notify, successors).await;
@@ -194,8 +195,11 @@ async fn end<C: ConfigReader>(
     service.drain(mode, drain_timeout).await
 }
 
+/// How long the start waits for its line on stdout.
+const ANNOUNCE_MAX: Duration = Duration::from_secs(1);
+
 /// Prints the first line on stdout: the addresses of the listeners, with real ports in place of 0.
-pub fn announce<C: ConfigReader>(service: &Service<C>) {
+pub async fn announce<C: ConfigReader>(service: &Service<C>) {
     let [clients, operators] = service.schemes;
     let common = service.picker.iter().find(|listener| listener.pool.is_none());
     let picker = common.map(|picker| format!(r#","picker":"{}""#, picker.address)).unwrap_or_default();
@@ -205,13 +209,19 @@ pub fn announce<C: ConfigReader>(service: &Service<C>) {
         true => String::new(),
         false => format!(r#","pools":{}"#, serde_json::json!(pools)),
     };
-    // Nothing depends on a reader.
-    _ = writeln!(
-        std::io::stdout(),
-        r#"{{"listening":"{clients}://{}","admin":"{operators}://{}"{picker}{pools}}}"#,
-        service.listening,
-        service.admin
+    let line = format!(
+        "{{\"listening\":\"{clients}://{}\",\"admin\":\"{operators}://{}\"{picker}{pools}}}",
+        service.listening, service.admin
     );
+    let (done, printed) = oneshot::channel();
+    // Stdout may be a full pipe that nobody reads. Nothing depends on a reader, so a thread of its own waits for one.
+    let print = move || {
+        _ = writeln!(std::io::stdout(), "{line}");
+        _ = done.send(());
+    };
+    if std::thread::Builder::new().name("announce".to_owned()).spawn(print).is_ok() {
+        _ = tokio::time::timeout(ANNOUNCE_MAX, printed).await;
+    }
 }
 
 /// SIGTERM and SIGINT.

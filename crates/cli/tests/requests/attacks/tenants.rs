@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::fields::keeper;
 use super::{ask_as, key_file};
+use crate::harness::client::Call;
 use crate::harness::process::Gateway;
 use crate::harness::script::Scripted;
 
@@ -32,6 +33,41 @@ fn each_tenant_or_group_has_a_cache_salt_of_its_own() {
         let claimed = salt("sk-c", Some(&a));
         assert!(claimed != a && claimed != c, "another tenant's salt cannot be claimed");
         assert_ne!(claimed, salt("sk-c", Some("own")), "the client's salt still separates");
+    }
+}
+
+#[test]
+fn a_salt_is_secret_the_same_on_routers_that_share_and_the_only_one_at_every_endpoint() {
+    let (folder, keys) = key_file("keyed-salts", KEYS);
+    let [one, other] = ["one", "other"].map(|name| {
+        let file = folder.file(name);
+        std::fs::write(&file, format!("a secret that only these routers know: {name}\n")).unwrap();
+        file
+    });
+    let (engine, bodies) = keeper();
+    let start = |secret: &str| {
+        let mesh = ["--share", "mesh", "--mesh-listen", "127.0.0.1:0", "--share-secret-file", secret];
+        let flags = [&["--api-keys-file", &keys, "--cache-salt", "key"][..], &mesh].concat();
+        Gateway::over(&[&engine.url], &flags)
+    };
+    let last = || -> Value { bodies.lock().unwrap().pop().unwrap() };
+    let routers = [start(&one), start(&one), start(&other)];
+    let salts = routers.each_ref().map(|router| {
+        assert_eq!(ask_as(router.url(), "sk-c", &chat(None)).status, 200);
+        last()["cache_salt"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(salts[0], salts[1], "routers with one secret use one salt");
+    assert_ne!(salts[0], salts[2], "a name alone does not tell the salt");
+    for path in ["/v1/messages", "/v1/embeddings", "/tokenize", "/v1/anything"] {
+        let headers = ["authorization: Bearer sk-a", "content-type: application/json"];
+        for claimed in [json!(salts[0]), json!(["a list"])] {
+            let body =
+                json!({"model": "m", "input": "x", "messages": [], "max_tokens": 1, "cache_salt": claimed});
+            let call = Call::send(routers[0].url(), "POST", path, &headers, body.to_string().as_bytes());
+            assert_eq!(call.finish().status, 200, "{path}");
+            let salt = last()["cache_salt"].clone();
+            assert!(salt.is_string() && salt != claimed, "{path}: {salt}");
+        }
     }
 }
 

@@ -1,0 +1,62 @@
+//! The place of a request among its tenant's concurrent ones while its body arrives.
+//!
+//! A body may take minutes. If the request counted only after it, one key could hold every connection of the gateway with
+//! bodies that drip. So it counts from its head on, with no tokens: how many it needs stands in the body.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use warmroute_admission::{Exceeded, ExpectedTokens, Lease, Limits};
+
+use crate::admission_gate::AdmissionConfig;
+use crate::gateway::Gateway;
+use crate::gateway_error::GatewayError;
+use crate::keys::Tenant;
+use crate::limit_exchange;
+
+/// A place among the concurrent requests of a tenant. Dropping it gives the place back, and the request does not count.
+pub(crate) struct EarlyLease {
+    gateway: Arc<Gateway>,
+    limits: Limits,
+    tenant: u64,
+    /// `None` once it belongs to the admitted request.
+    lease: Option<Lease>,
+}
+
+impl EarlyLease {
+    /// Counts a request whose head has arrived. `None` if its tenant may have any number of requests.
+    pub(crate) async fn take(
+        gateway: &Arc<Gateway>,
+        config: &AdmissionConfig,
+        headers: &HeaderMap,
+        tenant: Option<&Tenant>,
+    ) -> Result<Option<EarlyLease>, GatewayError> {
+        let limits = tenant.map_or(config.limits, |tenant| tenant.limits.over(config.limits));
+        if limits.concurrent == 0 {
+            return Ok(None);
+        }
+        let tenant = gateway.admission_gate.tenant_id(config, headers, tenant);
+        let nothing = ExpectedTokens { prompt: 0, answers: 0, answer_max: Some(0) };
+        let lease = limit_exchange::reserve(gateway, tenant, limits, nothing, None).await;
+        let lease = Some(lease.map_err(GatewayError::RateLimited)?);
+        Ok(Some(EarlyLease { gateway: Arc::clone(gateway), limits, tenant, lease }))
+    }
+
+    /// The lease of the admitted request. Where tokens are limited, another one takes its place.
+    pub(crate) async fn admit(mut self, expected: ExpectedTokens) -> Result<Lease, Exceeded> {
+        let lease = self.lease.take();
+        match lease {
+            Some(lease) if self.limits.tokens_per_minute == 0 => Ok(lease),
+            lease => limit_exchange::reserve(&self.gateway, self.tenant, self.limits, expected, lease).await,
+        }
+    }
+}
+
+impl Drop for EarlyLease {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.gateway.admission_gate.limits.shared.lock().give_back(&lease);
+            self.gateway.notify_peers();
+        }
+    }
+}

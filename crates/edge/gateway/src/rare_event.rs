@@ -63,9 +63,9 @@ mod tests {
             polls.get()
         };
         assert_eq!(polled_after(5), 1);
-        kept.take().map(Waker::wake);
+        kept.take().into_iter().for_each(Waker::wake);
         assert_eq!(polled_after(5), 2);
-        kept.take().map(Waker::wake);
+        kept.take().into_iter().for_each(Waker::wake);
         assert_eq!(waiting.as_mut().poll(&mut cx), Poll::Ready("it came"));
     }
 }

@@ -30,6 +30,9 @@ struct Cell {
     hit_ratio: Option<f64>,
 }
 
+/// A measure's place on the colour scale, from 0 to 1; `None` where nothing is drawn.
+type Share<'a> = &'a dyn Fn(&Cell) -> Option<f64>;
+
 /// Values of the hottest colours, the same for all policies, so that they can be compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scales {
@@ -54,7 +57,7 @@ impl Scales {
 pub fn timeline(detail: &RunDetail, scales: Scales) -> String {
     let columns = columns(detail);
     let share = |value: u32, most: u32| Some(f64::from(value) / f64::from(most.max(1)));
-    let panels: [(String, &dyn Fn(&Cell) -> Option<f64>); 4] = [
+    let panels: [(String, Share<'_>); 4] = [
         (format!("Requests in flight, 0 to {}", scales.in_flight), &|cell| {
             share(cell.in_flight, scales.in_flight)
         }),
@@ -80,12 +83,7 @@ pub fn timeline(detail: &RunDetail, scales: Scales) -> String {
 }
 
 /// Draws one measure: runs of equal colour are one shape.
-fn panel(
-    drawing: &mut Drawing,
-    (top, workers): (f64, usize),
-    columns: &[Vec<Cell>],
-    share: &dyn Fn(&Cell) -> Option<f64>,
-) {
+fn panel(drawing: &mut Drawing, (top, workers): (f64, usize), columns: &[Vec<Cell>], share: Share<'_>) {
     let rows = columns.first().map_or(0, Vec::len);
     let (width, height) = ((WIDTH - LEFT - RIGHT) / columns.len().max(1) as f64, HEIGHT / rows.max(1) as f64);
     let gap = if rows > 12 { 0.0 } else { 1.0 };

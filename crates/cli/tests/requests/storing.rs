@@ -244,6 +244,11 @@ fn stored_chats_and_other_ways_to_name_an_object_belong_to_their_key() {
     for (method, path, body) in uses(&id, &response).into_iter().take(5) {
         assert_eq!(send(&gateway, "sk-a", method, &path, &body).status, 200, "{method} {path}");
     }
+    // Inputs of other APIs are no stored items.
+    for item in [json!({"text": "a"}), json!({"id": "1", "image": "b"})] {
+        let inputs = json!({"model": "m", "input": [item]});
+        assert_eq!(send(&gateway, "sk-a", "POST", "/v1/embeddings", &inputs).status, 200);
+    }
     // A chat that was not to be stored is no object.
     let plain = ask_as(gateway.url(), "sk-a", &chat("m")).json()["id"].as_str().unwrap().to_owned();
     assert_eq!(

@@ -431,7 +431,7 @@ fn item_reference(item: &[u8]) -> Option<Cow<'_, [u8]>> {
     });
     let is_reference = match kind.map(text_of) {
         Some(kind) => kind.as_deref() == Some(b"item_reference"),
-        None => role.is_none(),
+        None => role.is_none() && id.is_some(),
     };
     walked.ok().filter(|()| is_reference)?;
     Some(id.and_then(text_of).unwrap_or_default())

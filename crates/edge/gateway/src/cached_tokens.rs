@@ -26,7 +26,8 @@ impl OptionValue for CachedTokens {
     ];
 }
 
-const KEY: &[u8] = b"\"usage\"";
+/// Names of the objects that tell: every API's, and SGLang's with `return_cached_tokens_details`.
+const KEYS: [&[u8]; 2] = [b"\"usage\"", b"\"sglext\""];
 
 /// Longer objects are no usage and pass unchanged.
 const USAGE_BYTES_MAX: usize = 4_096;
@@ -58,10 +59,10 @@ impl CachedTokensFilter {
         bytes.extend_from_slice(&chunk);
         let mut passed = Vec::with_capacity(bytes.len());
         let mut at = 0;
-        while let Some(found) = memmem::find(&bytes[at..], KEY) {
+        while let Some((found, key)) = first_key(&bytes[at..]) {
             passed.extend_from_slice(&bytes[at..at + found]);
             at += found;
-            match usage_at(&bytes[at..]) {
+            match usage_at(&bytes[at..], key.len()) {
                 Usage::Whole(length) => {
                     rewrite(&bytes[at..at + length], &mut passed);
                     at += length;
@@ -71,13 +72,13 @@ impl CachedTokensFilter {
                     return Bytes::from(passed);
                 }
                 Usage::Other => {
-                    passed.extend_from_slice(KEY);
-                    at += KEY.len();
+                    passed.extend_from_slice(key);
+                    at += key.len();
                 }
             }
         }
         let rest = &bytes[at..];
-        let begun = (1..KEY.len()).rev().find(|&length| rest.ends_with(&KEY[..length])).unwrap_or(0);
+        let begun = KEYS.iter().map(|key| begun(rest, key)).max().unwrap_or(0);
         passed.extend_from_slice(&rest[..rest.len() - begun]);
         self.withheld.extend_from_slice(&rest[rest.len() - begun..]);
         Bytes::from(passed)
@@ -90,10 +91,20 @@ impl CachedTokensFilter {
     }
 }
 
-fn usage_at(bytes: &[u8]) -> Usage {
+/// The first of the keys, and where it begins.
+fn first_key(bytes: &[u8]) -> Option<(usize, &'static [u8])> {
+    KEYS.iter().filter_map(|key| Some((memmem::find(bytes, key)?, *key))).min()
+}
+
+/// How many bytes at the end may be the beginning of a key.
+fn begun(bytes: &[u8], key: &[u8]) -> usize {
+    (1..key.len()).rev().find(|&length| bytes.ends_with(&key[..length])).unwrap_or(0)
+}
+
+fn usage_at(bytes: &[u8], key_bytes: usize) -> Usage {
     let mut values = [b':', b'{'].into_iter();
     let mut wanted = values.next();
-    for (at, &byte) in bytes.iter().enumerate().skip(KEY.len()).take(USAGE_BYTES_MAX) {
+    for (at, &byte) in bytes.iter().enumerate().skip(key_bytes).take(USAGE_BYTES_MAX) {
         match wanted {
             _ if byte.is_ascii_whitespace() => {}
             Some(b'{') if byte == b'{' => return object_at(bytes, at),
@@ -131,17 +142,18 @@ fn rewrite(usage: &[u8], out: &mut Vec<u8>) {
     if let Some(input) = object.get("input_tokens").and_then(Value::as_u64).filter(|_| moved > 0) {
         object.insert("input_tokens".to_owned(), Value::from(input.saturating_add(moved)));
     }
-    hide_in(&mut object);
+    hide_in(&mut object, false);
     out.extend_from_slice(&usage[..from]);
     out.extend_from_slice(Value::Object(object).to_string().as_bytes());
 }
 
-/// Sets every number whose name speaks of the cache to zero, at any depth.
-fn hide_in(object: &mut Map<String, Value>) {
+/// Sets every number to zero whose name, or the name of an object around it, speaks of the cache.
+fn hide_in(object: &mut Map<String, Value>, is_of_cache: bool) {
     for (name, value) in object {
+        let is_of_cache = is_of_cache || name.contains("cache");
         match value {
-            Value::Object(inner) => hide_in(inner),
-            Value::Number(_) if name.contains("cache") => *value = Value::from(0),
+            Value::Object(inner) => hide_in(inner, is_of_cache),
+            Value::Number(_) if is_of_cache => *value = Value::from(0),
             _ => {}
         }
     }
@@ -171,6 +183,10 @@ mod tests {
             (
                 r#"data: {"usage":{"cache_read_input_tokens":7,"input_tokens":2,"output_tokens":1}}"#,
                 r#"data: {"usage":{"cache_read_input_tokens":0,"input_tokens":9,"output_tokens":1}}"#,
+            ),
+            (
+                r#"{"sglext":{"cached_tokens_details":{"device":608,"host":0}},"usage":{"prompt_tokens":640}}"#,
+                r#"{"sglext":{"cached_tokens_details":{"device":0,"host":0}},"usage":{"prompt_tokens":640}}"#,
             ),
             (r#"{"usage":null,"b":"usage","usage":5}"#, r#"{"usage":null,"b":"usage","usage":5}"#),
             (r#"{"usage":{"prompt_tokens":"#, r#"{"usage":{"prompt_tokens":"#),

@@ -104,8 +104,13 @@ async fn read(
             return Err(refusal);
         }
     };
-    let _arriving = connection.as_ref().map(OpenConnection::begin_body);
-    let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, config, tenant).await?;
+    let arriving = connection.as_ref().map(OpenConnection::begin_body);
+    let mut intake =
+        intake::receive(&parts.method, api, &parts.headers, body, gateway, config, tenant).await?;
+    if let RequestBody::Upload { upload: Some(upload), .. } = &mut intake.body {
+        // Its body still arrives while the worker gets it.
+        upload.arriving = arriving;
+    }
     Ok((early, intake))
 }
 
@@ -150,6 +155,9 @@ impl Dispatch {
         }
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
+        if intake.request.cached_tokens == CachedTokens::Hidden {
+            parts.headers.remove(header::ACCEPT_ENCODING);
+        }
         headers::set_credentials(&mut parts.headers, &config, tenant);
         Ok(Box::new(Dispatch {
             gateway: Arc::clone(gateway),

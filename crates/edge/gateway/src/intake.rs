@@ -16,7 +16,7 @@ use crate::engine_fields;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
-use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand};
+use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand, cached_tokens_for};
 use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
 
 /// How much of an oversized body is read and discarded. A client that is still sending would otherwise see a reset
@@ -129,7 +129,7 @@ pub(crate) async fn receive(
 ) -> Result<Intake, GatewayError> {
     let mut budget = gateway.body_memory.share(config, tenant);
     if !is_json(method, api, headers) {
-        return pass_through(headers, body, config, budget).await;
+        return pass_through(headers, body, config, tenant, budget).await;
     }
     let deadline = BodyDeadline::new(config.timeouts.body);
     let bytes = buffer(body, headers, config.body_bytes_max, deadline, &mut budget).await?;
@@ -210,6 +210,7 @@ async fn pass_through(
     headers: &HeaderMap,
     mut body: Incoming,
     config: &Config,
+    tenant: Option<&Tenant>,
     budget: BodyBudget,
 ) -> Result<Intake, GatewayError> {
     let head = match is_form(headers) {
@@ -217,7 +218,7 @@ async fn pass_through(
         false => None,
     };
     let form = head.as_deref().unwrap_or_default();
-    let request = unparsed(form, headers, config);
+    let request = unparsed(form, headers, config, tenant);
     let body = if head.is_none() && body.is_end_stream() {
         // An empty body can always be sent again.
         RequestBody::Buffered(BufferedBody::default())
@@ -229,11 +230,17 @@ async fn pass_through(
 }
 
 /// What is known about a request whose body is not JSON: the model, if the start of a form names it, and the session.
-pub(crate) fn unparsed(start: &[u8], headers: &HeaderMap, config: &Config) -> ParsedRequest {
+pub(crate) fn unparsed(
+    start: &[u8],
+    headers: &HeaderMap,
+    config: &Config,
+    tenant: Option<&Tenant>,
+) -> ParsedRequest {
     let model = if is_form(headers) { model_in_form(start) } else { None };
     let model = model.map(|name| config.aliases.get(&name).cloned().unwrap_or(name));
     let session_key = config.session_keys.find(headers, &Body::default());
-    ParsedRequest { model, session_key, ..ParsedRequest::default() }
+    let cached_tokens = cached_tokens_for(tenant, config);
+    ParsedRequest { model, session_key, cached_tokens, ..ParsedRequest::default() }
 }
 
 fn is_form(headers: &HeaderMap) -> bool {

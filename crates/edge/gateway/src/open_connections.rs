@@ -254,7 +254,7 @@ impl OpenConnection {
     /// Whether it can be closed at once: it has no request whose answer is computed.
     pub(crate) fn may_be_cut(&self) -> bool {
         let state = &self.state;
-        state.is_silent() || state.is_refused.load(Relaxed) || state.body_since_us.load(Relaxed) > 0
+        state.is_silent() || state.is_refused.load(Relaxed) || state.has_slow_body()
     }
 
     /// The requests in progress.

@@ -174,9 +174,7 @@ impl ParsedRequest {
             delivery: if body.is_stream() { Delivery::Streamed } else { Delivery::Whole },
             usage_injected: injects,
             cache_salt,
-            cached_tokens: tenant
-                .and_then(|tenant| tenant.rights.cached_tokens)
-                .unwrap_or(config.cached_tokens),
+            cached_tokens: cached_tokens_for(tenant, config),
             stored: StoredUse { item: item_reference(body, context), ..StoredUse::of_body(body) },
             within: None,
             tenant_tokens: tenant.map(|tenant| Arc::clone(&tenant.tokens)),
@@ -290,6 +288,11 @@ pub(crate) fn should_inject_usage(body: &Body<'_>, api: Api, demand: UsageDemand
             UsageDemand::IfUnset => body.stream_options().is_none(),
             UsageDemand::Always => !client_requests_usage(body),
         }
+}
+
+/// Whether a tenant sees cached tokens: by its key, or else by the configuration.
+pub(crate) fn cached_tokens_for(tenant: Option<&Tenant>, config: &Config) -> CachedTokens {
+    tenant.and_then(|tenant| tenant.rights.cached_tokens).unwrap_or(config.cached_tokens)
 }
 
 /// The place after the opening brace, where a field fits.

@@ -256,7 +256,7 @@ impl PickIntake {
     ) -> Result<(ParsedRequest, BufferedBody), GatewayError> {
         let (bytes, headers) = (joined(std::mem::take(&mut self.parts)), &self.head.headers);
         if bytes.is_empty() || self.need() == BodyNeed::Start {
-            let request = intake::unparsed(&bytes, headers, &self.config);
+            let request = intake::unparsed(&bytes, headers, &self.config, tenant);
             return Ok((request, BufferedBody::spliced(&bytes, [None, None, None])));
         }
         // The usage of a stream is not requested: the client would see it, unless the response were changed too.

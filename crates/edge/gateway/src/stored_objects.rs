@@ -77,7 +77,8 @@ pub(crate) async fn settle(
         request.stored.references.clear();
         request.stored.item = None;
     }
-    if let (Some(id), Some(_)) = (&request.stored.item, tenant) {
+    let has_items = path.contains("responses") || path.contains("conversations");
+    if let (Some(id), Some(_), true) = (&request.stored.item, tenant, has_items) {
         let (kind, id) = (StoredKind::Item, id.clone());
         return Err(GatewayError::StoredNotFound(StoredReference { kind, id }));
     }

@@ -12,6 +12,8 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::open_connections::ArrivingBody;
+
 /// A body in memory. Clones share the bytes, so a retry costs nothing.
 #[derive(Clone, Default)]
 pub(crate) struct BufferedBody {
@@ -89,6 +91,8 @@ pub(crate) struct Upload {
     head: Option<Bytes>,
     rest: Incoming,
     status: Arc<UploadStatus>,
+    /// Until the body has arrived, its connection may give way to others.
+    pub(crate) arriving: Option<ArrivingBody>,
 }
 
 /// Whether the client's side of an upload failed. If so, the request to the worker fails too, and the worker must not
@@ -106,7 +110,7 @@ impl UploadStatus {
 
 impl Upload {
     pub(crate) fn new(head: Option<Bytes>, rest: Incoming, status: Arc<UploadStatus>) -> Upload {
-        Upload { head, rest, status }
+        Upload { head, rest, status, arriving: None }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
@@ -114,6 +118,9 @@ impl Upload {
             return Poll::Ready(Some(Ok(Frame::data(head))));
         }
         let frame = ready!(Pin::new(&mut self.rest).poll_frame(cx));
+        if frame.is_none() || self.rest.is_end_stream() {
+            self.arriving = None;
+        }
         if matches!(frame, Some(Err(_))) {
             self.status.client_failed.store(true, Ordering::Relaxed);
         }

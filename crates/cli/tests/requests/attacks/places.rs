@@ -17,8 +17,18 @@ fn answering() -> Scripted {
 
 /// A request whose body has begun and does not go on.
 fn dripping(url: &str, key: &str) -> Call {
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 1000";
-    Call::raw(url, format!("{head}\r\nauthorization: Bearer {key}\r\n\r\n{{").as_bytes())
+    drip(url, key, "POST /v1/chat/completions HTTP/1.1\r\ncontent-type: application/json", "{")
+}
+
+/// The same for a body that is passed on while it arrives.
+fn dripping_upload(url: &str, key: &str) -> Call {
+    let head = "POST /v1/audio/transcriptions HTTP/1.1\r\ncontent-type: multipart/form-data; boundary=b";
+    drip(url, key, head, "--b\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\n")
+}
+
+fn drip(url: &str, key: &str, head: &str, start: &str) -> Call {
+    let rest = format!("host: t\r\ncontent-length: 1000\r\nauthorization: Bearer {key}");
+    Call::raw(url, format!("{head}\r\n{rest}\r\n\r\n{start}").as_bytes())
 }
 
 #[test]
@@ -50,13 +60,15 @@ fn bodies_that_drip_count_as_concurrent_requests_of_their_key() {
 fn slow_bodies_of_a_key_without_a_limit_give_way_when_no_place_is_left() {
     let (_folder, keys) = key_file("slow", "sk-drip name=drip\nsk-good name=good\n");
     let engine = answering();
-    let gateway =
-        Gateway::over(&[&engine.url], &["--api-keys-file", &keys, "--max-client-connections", "40"]);
-    let drips: Vec<Call> = (0..80).map(|_| dripping(gateway.url(), "sk-drip")).collect();
-    for _ in 0..20 {
-        assert_eq!(status_as(gateway.url(), "sk-good"), 200);
+    for drip in [dripping, dripping_upload] {
+        let limits = ["--api-keys-file", &keys, "--max-client-connections", "40"];
+        let gateway = Gateway::over(&[&engine.url], &limits);
+        let drips: Vec<Call> = (0..80).map(|_| drip(gateway.url(), "sk-drip")).collect();
+        for _ in 0..20 {
+            assert_eq!(status_as(gateway.url(), "sk-good"), 200);
+        }
+        drop(drips);
     }
-    drop(drips);
 }
 
 /// A connection from an address of this machine.

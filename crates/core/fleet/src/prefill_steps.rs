@@ -12,8 +12,12 @@ use crate::latency_model::{
     FeatureVector, LatencyModel, ObservedPrompt, ObservedStep, PrefillFeatures, Verified,
 };
 
-/// First tokens this close to each other are of one step.
-pub(crate) const SAME_STEP: Micros = Micros(500);
+/// First tokens this close to each other are taken for one step. After a burst, the tokens of one step reach a busy router over
+/// many connections within milliseconds; each taken for a step of its own, prompts would seem to be computed in no time.
+pub(crate) const SAME_STEP: Micros = Micros::from_millis(5);
+
+/// Two steps of a fast engine that are taken for one are learned from as well as one: their times are added. But not endlessly many.
+const STEP_SPREAD_MAX: Micros = Micros::from_millis(25);
 
 /// The most prompts that wait; beyond, the oldest is given up.
 const WAITING_MAX: usize = 1_024;
@@ -51,7 +55,9 @@ pub(crate) enum ReportExpected {
 struct PendingStep {
     number: u64,
     observed: ObservedStep,
-    /// When the last of its first tokens came.
+    /// When the first of its first tokens came,
+    began_at: Micros,
+    /// and the last.
     first_token_at: Micros,
     /// Something else took a part of its time: nothing is learned from it.
     is_disturbed: bool,
@@ -68,8 +74,15 @@ struct PendingPrompt {
     features: PrefillFeatures,
 }
 
+impl PendingStep {
+    /// Whether a first token that comes now is one of its own.
+    fn is_joined_at(&self, now: Micros) -> bool {
+        now.since(self.first_token_at) <= SAME_STEP && now.since(self.began_at) <= STEP_SPREAD_MAX
+    }
+}
+
 impl PendingSteps {
-    /// First tokens have come. `took` is since the step began, and `position` the part of the features that belongs to the step as
+    /// First tokens have come. `took` is since the step began or the first token before them, and `position` the part of the features that belongs to the step as
     /// a whole.
     pub(crate) fn observe(
         &mut self,
@@ -79,8 +92,11 @@ impl PendingSteps {
         now: Micros,
         is_disturbed: bool,
     ) {
-        let joins = self.steps.back().is_some_and(|step| now.since(step.first_token_at) <= SAME_STEP);
-        if !joins {
+        let joins = self.steps.back().is_some_and(|step| step.is_joined_at(now));
+        if joins {
+            let step = self.steps.back_mut();
+            step.into_iter().for_each(|step| step.observed.took_ms += took.0 as f64 / 1e3);
+        } else {
             let observed = ObservedStep {
                 features: FeatureVector::default(),
                 features_if_cold: FeatureVector::default(),
@@ -89,10 +105,11 @@ impl PendingSteps {
             };
             let (number, open, lesson) = (self.next_step, 0, None);
             self.next_step += 1;
-            let first_token_at = now;
+            let (began_at, first_token_at) = (now, now);
             self.steps.push_back(PendingStep {
                 number,
                 observed,
+                began_at,
                 first_token_at,
                 is_disturbed,
                 open,
@@ -154,7 +171,7 @@ impl PendingSteps {
         let mut at = 0;
         while at < self.steps.len() {
             let step = &self.steps[at];
-            let is_closed = at + 1 < self.steps.len() || now.since(step.first_token_at) > SAME_STEP;
+            let is_closed = at + 1 < self.steps.len() || !step.is_joined_at(now);
             if step.open > 0 || !is_closed {
                 at += 1;
                 continue;

@@ -82,8 +82,31 @@ fn prompts_of_one_step_are_learned_from_together() {
     assert!(first_token(&queue, tickets[0], Micros(150_000)).is_none(), "it may not be complete");
     assert!(first_token(&queue, tickets[1], Micros(150_100)).is_none());
     let batch = first_token(&queue, tickets[2], Micros(300_000)).unwrap();
-    assert_eq!(batch.took_ms, 150.0);
+    assert_eq!(batch.took_ms, 150.1);
     assert_eq!(batch.features[2], 3.0, "three thousand tokens in sum");
+}
+
+#[test]
+fn a_burst_whose_first_tokens_trickle_in_teaches_what_its_steps_took() {
+    let (queue, model) = (PrefillQueue::default(), Mutex::new(LatencyModel::new()));
+    // Ten bursts of 64 prompts of 1,000 tokens at 20 ms: steps of eight, whose first tokens come a millisecond apart, in any order.
+    for burst in 0..10_u64 {
+        let at = Micros(burst * 10_000_000);
+        let tickets: Vec<Ticket> = (0..64).map(|n| book(&queue, 1_000, at + Micros(n * 50))).collect();
+        for step in 0..8_u64 {
+            for n in 0..8_u64 {
+                let ticket = tickets[(step * 8 + (n * 5 + burst) % 8) as usize];
+                let now = at + Micros((step + 1) * 160_000 + n * 1_000);
+                queue.first_token(ticket, &model, now);
+                let prompt = ObservedPrompt { prompt_tokens: 1_000, cached_tokens: 0 };
+                queue.report(ticket, prompt, &model, now + Micros(50));
+            }
+        }
+    }
+    let features =
+        PrefillFeatures { miss_tokens: 1_000, position: QueuePosition::Behind, ..Default::default() };
+    let ms = model.lock().cost().prefill_ms(&features);
+    assert!((15.0..25.0).contains(&ms), "{ms}");
 }
 
 #[test]
@@ -125,7 +148,7 @@ fn work(queue: &PrefillQueue, model: &Mutex<LatencyModel>, tokens: u32, at: Micr
     let ticket = book(queue, tokens, at);
     queue.first_token(ticket, model, at + took);
     let prompt = ObservedPrompt { prompt_tokens: tokens, cached_tokens: 0 };
-    queue.report(ticket, prompt, model, at + took + Micros(1_000));
+    queue.report(ticket, prompt, model, at + took + Micros(10_000));
 }
 
 #[test]

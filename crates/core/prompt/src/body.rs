@@ -236,7 +236,7 @@ impl<'a> Body<'a> {
                 let range = value.value_range()?;
                 self.model = before.clone().string().ok().map(|name| (name, range));
             }
-            b"stream" => self.is_stream = value.value()? == b"true",
+            b"stream" => self.is_stream = is_true(value.value()?),
             b"prompt" => self.turns(TurnsKey::Prompt, only_one_of(value.value()?)),
             b"messages" => self.turns(TurnsKey::Messages, value.value()?),
             b"input" => {
@@ -415,6 +415,14 @@ impl<'a> Body<'a> {
     }
 }
 
+/// Whether engines take a value for true. vLLM and SGLang accept numbers and words for it.
+fn is_true(value: &[u8]) -> bool {
+    const WORDS: [&[u8]; 6] = [b"true", b"t", b"yes", b"y", b"on", b"1"];
+    let word = text_of(value);
+    value == b"true"
+        || word.is_some_and(|word| WORDS.iter().any(|one| word.eq_ignore_ascii_case(one)) || *word == *b"1.0")
+}
+
 /// The identifier of an item that is only a reference.
 fn item_reference(item: &[u8]) -> Option<Cow<'_, [u8]>> {
     let (mut kind, mut role, mut id) = (None, None, None);
@@ -557,8 +565,29 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_is_asked_for_in_every_way_that_engines_accept() {
+        for (value, expected) in [
+            ("true", true),
+            ("1", true),
+            ("1.0", true),
+            ("\"True\"", true),
+            ("\"on\"", true),
+            ("\"\\u0079es\"", true),
+            ("false", false),
+            ("0", false),
+            ("null", false),
+            ("\"no\"", false),
+            ("2", false),
+            ("[true]", false),
+        ] {
+            let json = format!(r#"{{"stream":{value}}}"#);
+            assert_eq!(Body::read(json.as_bytes()).unwrap().is_stream(), expected, "{json}");
+        }
+    }
+
+    #[test]
     fn values_of_the_wrong_kind_are_left_to_the_engine() {
-        let json = br#"{"model":5,"user":{"id":1},"stream":"yes","session_id":""}"#;
+        let json = br#"{"model":5,"user":{"id":1},"stream":"maybe","session_id":""}"#;
         let paths = ["user", "session_id"].map(|path| path.parse().unwrap());
         let body = Body::read_with(json, &paths, |_| None).unwrap();
         assert!(body.model().is_none() && body.model_range().is_none() && !body.is_stream());

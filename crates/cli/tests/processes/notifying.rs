@@ -141,7 +141,7 @@ fn ended_on_a_full_pipe(args: &[&str], path: &str, until: impl FnOnce(&Child)) -
     eventually("it ends", || child.try_wait().unwrap())
 }
 
-/// Stdout and stderr are one pipe that is full, and nobody reads it.
+/// Stdout and stderr are one pipe that is full and is not read.
 #[test]
 fn outputs_that_are_not_read_hold_up_neither_the_start_nor_the_end() {
     let (engine, folder) = (engine(&[]), TempFolder::new("full-pipe"));

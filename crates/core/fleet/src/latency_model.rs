@@ -185,10 +185,10 @@ const LATEST: usize = 12;
 const LATEST_MIN: usize = 3;
 /// The speed has changed if two thirds of the latest observations are off by more than this factor in the same direction,
 const OFF_FACTOR: f64 = 1.15;
-/// (below this one they surely are not)
-const SURELY_OFF_FACTOR: f64 = 1.149;
 /// and their median by more than this one.
 const CHANGED_FACTOR: f64 = 1.35;
+/// An observation that is off by less is within [`OFF_FACTOR`], however its logarithm is rounded.
+const WITHIN_FACTOR: f64 = 1.149;
 /// One change multiplies the model by no more than this.
 const CHANGE_FACTOR_MAX: f64 = 16.0;
 /// Up to this factor from the fit, an observation counts in full.
@@ -331,13 +331,13 @@ impl LatencyModel {
     }
 
     /// Whether so many observations may be off in the same direction. Nearly always they are not, and ratios show it
-    /// without logarithms; [`SURELY_OFF_FACTOR`] leaves a margin for their rounding.
+    /// without logarithms; [`WITHIN_FACTOR`] leaves a margin for their rounding.
     fn may_be_shifted<'a>(&self, latest: impl Iterator<Item = &'a Observation>, needed: usize) -> bool {
         let (mut slower, mut faster) = (0, 0);
         for seen in latest {
             let (took_ms, expected_ms) = resolved(seen.took_ms, self.expected_ms(&seen.features));
-            slower += usize::from(took_ms > SURELY_OFF_FACTOR * expected_ms);
-            faster += usize::from(expected_ms > SURELY_OFF_FACTOR * took_ms);
+            slower += usize::from(took_ms > WITHIN_FACTOR * expected_ms);
+            faster += usize::from(expected_ms > WITHIN_FACTOR * took_ms);
         }
         slower >= needed || faster >= needed
     }

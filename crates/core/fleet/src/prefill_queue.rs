@@ -385,8 +385,8 @@ impl PrefillQueue {
         }
     }
 
-    /// A first token came: its prompt is computed, those well before it are too, and the next one starts. `model` learns what it took with
-    /// predicted cached tokens, and again when the answers have reported theirs. Whether it has learned something.
+    /// A first token came: its prompt is computed, those well before it are too, and the next one starts. `model` learns
+    /// what it took with predicted cached tokens, and again when the answers have reported theirs. Whether it has learned something.
     pub(crate) fn first_token(&self, ticket: Ticket, model: &Mutex<LatencyModel>, now: Micros) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;

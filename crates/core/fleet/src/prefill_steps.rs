@@ -82,8 +82,8 @@ impl PendingStep {
 }
 
 impl PendingSteps {
-    /// First tokens have come. `took` is since the step began or the first token before them, and `position` the part of the features that belongs to the step as
-    /// a whole.
+    /// First tokens have come. `took` is since the step began, or since the first token before them, and `position` the part
+    /// of the features that belongs to the step as a whole.
     pub(crate) fn observe(
         &mut self,
         prompts: &[ComputedPrompt],
@@ -93,14 +93,11 @@ impl PendingSteps {
         is_disturbed: bool,
     ) {
         let joins = self.steps.back().is_some_and(|step| step.is_joined_at(now));
-        if joins {
-            let step = self.steps.back_mut();
-            step.into_iter().for_each(|step| step.observed.took_ms += took.0 as f64 / 1e3);
-        } else {
+        if !joins {
             let observed = ObservedStep {
                 features: FeatureVector::default(),
                 features_if_cold: FeatureVector::default(),
-                took_ms: took.0 as f64 / 1e3,
+                took_ms: 0.0,
                 verified: Verified::Yes,
             };
             let (number, open, lesson) = (self.next_step, 0, None);
@@ -118,6 +115,7 @@ impl PendingSteps {
         }
         let Some(step) = self.steps.back_mut() else { return };
         step.first_token_at = now;
+        step.observed.took_ms += took.0 as f64 / 1e3;
         step.observed.add(&position, &position);
         for &ComputedPrompt { ticket, features, report } in prompts {
             match report {

@@ -417,10 +417,9 @@ impl<'a> Body<'a> {
 
 /// Whether engines take a value for true. vLLM and SGLang accept numbers and words for it.
 fn is_true(value: &[u8]) -> bool {
-    const WORDS: [&[u8]; 6] = [b"true", b"t", b"yes", b"y", b"on", b"1"];
-    let word = text_of(value);
-    value == b"true"
-        || word.is_some_and(|word| WORDS.iter().any(|one| word.eq_ignore_ascii_case(one)) || *word == *b"1.0")
+    const WORDS: [&[u8]; 7] = [b"true", b"t", b"yes", b"y", b"on", b"1", b"1.0"];
+    let is_word = |word: Cow<'_, [u8]>| WORDS.iter().any(|one| word.eq_ignore_ascii_case(one));
+    value == b"true" || text_of(value).is_some_and(is_word)
 }
 
 /// The identifier of an item that is only a reference.

@@ -1,8 +1,9 @@
 //! Hides the numbers of cached tokens from tenants that must not learn what others have sent.
 //!
 //! A response's `usage` says how many tokens of the prompt were cached: an exact answer to the question whether a
-//! prompt was sent before, by any tenant. For a tenant with `cached-tokens=hidden` every `usage` object is rewritten as
-//! if nothing had been cached. The time to the first token still tells, but less exactly; a cache salt hides both.
+//! prompt was sent before, by any tenant. For a tenant with `cached-tokens=hidden` every `usage` object, and
+//! SGLang's `sglext`, is rewritten as if nothing had been cached. The time to the first token still tells, but less exactly; a
+//! cache salt hides both.
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -78,7 +79,7 @@ impl CachedTokensFilter {
             }
         }
         let rest = &bytes[at..];
-        let begun = KEYS.iter().map(|key| begun(rest, key)).max().unwrap_or(0);
+        let begun = KEYS.iter().map(|key| begun_bytes(rest, key)).max().unwrap_or(0);
         passed.extend_from_slice(&rest[..rest.len() - begun]);
         self.withheld.extend_from_slice(&rest[rest.len() - begun..]);
         Bytes::from(passed)
@@ -97,7 +98,7 @@ fn first_key(bytes: &[u8]) -> Option<(usize, &'static [u8])> {
 }
 
 /// How many bytes at the end may be the beginning of a key.
-fn begun(bytes: &[u8], key: &[u8]) -> usize {
+fn begun_bytes(bytes: &[u8], key: &[u8]) -> usize {
     (1..key.len()).rev().find(|&length| bytes.ends_with(&key[..length])).unwrap_or(0)
 }
 

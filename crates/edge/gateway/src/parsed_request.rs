@@ -238,7 +238,7 @@ impl ParsedRequest {
         let salt = self.cache_salt.as_ref();
         let salt = salt.filter(|_| honours_salt(api) || body.salt_range().is_some());
         let salt = salt.map(|salt| match body.salt_range() {
-            // Also where engines are not known to read it: nobody else's salt may stay.
+            // Also where engines are not known to read it: a client's own salt may not stay.
             Some(range) => (range, Bytes::from(format!("\"{salt}\""))),
             None => {
                 let at = after_brace(bytes);

@@ -214,7 +214,7 @@ pub async fn announce<C: ConfigReader>(service: &Service<C>) {
         service.listening, service.admin
     );
     let (done, printed) = oneshot::channel();
-    // Stdout may be a full pipe that nobody reads. Nothing depends on a reader, so a thread of its own waits for one.
+    // Stdout may be a full pipe without a reader. Nothing depends on a reader, so a thread of its own waits for one.
     let print = move || {
         _ = writeln!(std::io::stdout(), "{line}");
         _ = done.send(());

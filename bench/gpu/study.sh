@@ -33,12 +33,21 @@ for stage in "$@"; do
             $ours $peers ;;
         saturation) # Closed loop: what the fleet can serve.
             run saturation --system 6000 --concurrency 48 --secs 20 --seed 6 -- $ours cache_aware+events product+events $peers ;;
+        saturation-*) # With another seed, the policies that matter.
+            run saturation --system 6000 --concurrency 48 --secs 20 --seed "${stage#saturation-}" -- $ours smg:cache_aware \
+                vllm-router:cache_aware ;;
         two-chat) # Two small servers whose caches evict: chats that share system prompts, questions about passages, prompts of their own.
-            run two --name chat --system 1500 --turns 3 --think 1 --rate "${RATE:-12}" --secs 8 --seed "${SEED:-6}" -- $six ;;
+            for rate in ${RATES:-6 12 18}; do
+                run two --name "chat-$rate" --system 4000 --turns 3 --think 1 --rate "$rate" --secs 8 --seed "${SEED:-6}" -- $six
+            done ;;
         two-rag)
-            run two --name rag --conversations "$FLEET/mtrag.jsonl" --think 1 --rate "${RATE:-10}" --secs 8 --seed "${SEED:-6}" -- $six ;;
+            for rate in ${RATES:-12 24}; do
+                run two --name "rag-$rate" --conversations "$FLEET/mtrag.jsonl" --think 1 --rate "$rate" --secs 8 --seed "${SEED:-6}" -- $six
+            done ;;
         two-unique)
-            run two --name unique --tenants 1 --system 0 --question 1500 --turns 1 --rate "${RATE:-25}" --secs 8 --seed "${SEED:-6}" -- $six ;;
+            for rate in ${RATES:-12 20}; do
+                run two --name "unique-$rate" --tenants 1 --system 0 --question 3000 --turns 1 --rate "$rate" --secs 8 --seed "${SEED:-6}" -- $six
+            done ;;
         *) echo "no such stage: $stage" >&2; exit 2 ;;
     esac
 done

@@ -177,6 +177,10 @@ impl Connection {
             if let Some(item) = self.decoder.next()? {
                 return Ok(Some(item));
             }
+            // Not in the select: a peer that sends without a pause must not starve it.
+            if self.heartbeat.take_due_ping() {
+                command::put_ping(self.timeout, &mut self.out);
+            }
             let due = self.heartbeat.due();
             tokio::select! {
                 biased;
@@ -194,7 +198,6 @@ impl Connection {
                 },
                 () = sleep_until(due.unwrap_or_else(tokio::time::Instant::now)), if due.is_some() => {
                     self.heartbeat.check()?;
-                    command::put_ping(self.timeout, &mut self.out);
                 }
             }
         }

@@ -1,4 +1,7 @@
-//! Detection of dead peers.
+//! Detection of dead peers, on both sides.
+//!
+//! A PING carries a time to live: a peer that then receives nothing for so long ends the connection. So heartbeats are
+//! sent at a steady interval, also while the peer itself is busy sending.
 
 use std::time::Duration;
 
@@ -12,8 +15,8 @@ use crate::options::Options;
 pub struct Heartbeat {
     interval: Duration,
     timeout: Duration,
-    record_activity: Instant,
-    asked: Instant,
+    heard_at: Instant,
+    pinged_at: Instant,
     is_on: bool,
 }
 
@@ -24,8 +27,8 @@ impl Heartbeat {
         Heartbeat {
             interval: options.heartbeat_interval,
             timeout: options.heartbeat_timeout,
-            record_activity: now,
-            asked: now,
+            heard_at: now,
+            pinged_at: now,
             is_on: false,
         }
     }
@@ -39,21 +42,29 @@ impl Heartbeat {
 
     /// Records that something arrived.
     pub fn record_activity(&mut self) {
-        self.record_activity = Instant::now();
+        self.heard_at = Instant::now();
     }
 
     /// When to check again.
     pub fn due(&self) -> Option<Instant> {
-        let ask = self.record_activity.max(self.asked) + self.interval;
-        self.is_on.then(|| ask.min(self.record_activity + self.timeout))
+        let ping_at = self.pinged_at + self.interval;
+        self.is_on.then(|| ping_at.min(self.heard_at + self.timeout))
     }
 
-    /// Sends a heartbeat if one is due, or gives up.
-    pub fn check(&mut self) -> Result<(), Error> {
-        if self.record_activity.elapsed() >= self.timeout {
-            return Err(Error::Dead(self.timeout));
+    /// Whether to send a PING now. If so, it counts as sent.
+    pub fn take_due_ping(&mut self) -> bool {
+        let is_due = self.is_on && self.pinged_at.elapsed() >= self.interval;
+        if is_due {
+            self.pinged_at = Instant::now();
         }
-        self.asked = Instant::now();
-        Ok(())
+        is_due
+    }
+
+    /// Gives up on a peer that has sent nothing for too long.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.heard_at.elapsed() >= self.timeout {
+            true => Err(Error::Dead(self.timeout)),
+            false => Ok(()),
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::byte_budget::ByteBudget;
 pub struct Options {
     /// Time to connect and to perform the handshake, together.
     pub handshake_timeout: Duration,
-    /// Interval of heartbeats to a silent peer. Peers older than ZMTP 3.1 get none; TCP keepalive covers them.
+    /// Interval of heartbeats. Peers older than ZMTP 3.1 get none; TCP keepalive covers them.
     pub heartbeat_interval: Duration,
     /// Time without a byte after which a peer counts as dead. Applies where heartbeats are sent.
     pub heartbeat_timeout: Duration,

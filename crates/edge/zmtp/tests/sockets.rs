@@ -137,6 +137,35 @@ async fn a_silent_peer_is_dead() {
     assert!(matches!(error, Error::Dead(_)), "{error}");
 }
 
+/// libzmq ends a connection that stays silent for the time to live of its last PING, even while it publishes itself.
+#[tokio::test]
+async fn a_peer_that_publishes_all_the_time_is_pinged_all_the_time() {
+    let (raw, endpoint) = Raw::bind().await;
+    let publisher = tokio::spawn(async move {
+        let mut stream = raw.play(&greeting(1, "PUB")).await;
+        let (mut reader, mut writer) = stream.split();
+        let publish = async {
+            while writer.write_all(b"\0\x01x").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let count_pings = async {
+            let mut read = Vec::new();
+            while read.windows(4).filter(|window| window == b"PING").count() < 5 {
+                assert!(reader.read_buf(&mut read).await.unwrap() > 0, "the subscriber has left");
+            }
+        };
+        tokio::select! { () = publish => panic!("the subscriber has left"), () = count_pings => {} }
+        stream
+    });
+    let mut sub = Sub::connect(&endpoint, b"", &impatient()).await.unwrap();
+    let receive = async { while sub.receive().await.is_ok() {} };
+    tokio::select! {
+        () = receive => panic!("the publisher has left"),
+        pinged = soon(publisher) => drop(pinged.unwrap()),
+    }
+}
+
 #[tokio::test]
 async fn peers_that_are_not_publishers_are_rejected() {
     for (bytes, expected) in [

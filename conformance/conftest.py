@@ -20,7 +20,7 @@ TIMEOUT_S = 20
 
 @pytest.fixture(scope="session")
 def announced():
-    line = os.environ.get("WARMROUTE_ANNOUNCED")
+    line = os.environ.get("CONFORMANCE_ANNOUNCED")
     if not line:
         pytest.exit("start these tests with conformance/run", returncode=2)
     return json.loads(line)

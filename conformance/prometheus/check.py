@@ -24,7 +24,7 @@ DOCS = HERE.parent.parent / "docs"
 DEADLINE_S = 15
 TIMEOUT_S = 10
 
-ANNOUNCED = json.loads(os.environ["WARMROUTE_ANNOUNCED"])
+ANNOUNCED = json.loads(os.environ["CONFORMANCE_ANNOUNCED"])
 PROMETHEUS = os.environ["PROMETHEUS_URL"]
 
 

@@ -24,8 +24,6 @@ from check import ANNOUNCED, DOCS, Unkept, api, await_that, families, get, holds
 ROOT = HERE.parent.parent
 FILE = ROOT / "deploy/helm/warmroute/dashboards/warmroute.json"
 BINARY, CONFIG, PROMETHEUS_PID = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-# A gateway refuses variables that it does not know.
-del os.environ["WARMROUTE_ANNOUNCED"]
 KEYS = {"search": "sk-search-of-the-test", "chat": "sk-chat-of-the-test"}
 RATE_RANGE = "1m"
 

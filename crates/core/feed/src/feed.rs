@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::groups::Groups;
 use crate::held_batches::{HeldBatches, Insertion};
-use crate::rebuild::Rebuild;
+use crate::replay_schedule::ReplaySchedule;
 use crate::silence::SilenceDetector;
 use crate::state::{
     Applied, BatchOrigin, ConnectionState, Credibility, Doubt, Replay, ReplayReason, StreamState,
@@ -44,7 +44,9 @@ pub struct Feed {
     applied: Applied,
     groups: Groups,
     silence: SilenceDetector,
-    rebuild: Rebuild,
+    rebuild: ReplaySchedule,
+    /// When to repeat a failed replay on a connection that nothing has verified since.
+    retry: ReplaySchedule,
     counters: Counters,
     published: View,
 }
@@ -64,7 +66,8 @@ impl Feed {
             applied: Applied::default(),
             groups: Groups::default(),
             silence: SilenceDetector::default(),
-            rebuild: Rebuild::default(),
+            rebuild: ReplaySchedule::default(),
+            retry: ReplaySchedule::default(),
             counters: Counters::default(),
             published: View::default(),
         }
@@ -98,6 +101,12 @@ impl Feed {
         self.silence.up();
         self.held.clear();
         self.live_max = 0;
+        self.request_first_replay(steps);
+        self.publish_view(now, steps);
+    }
+
+    /// Requests the replay that shows which process is there and what was missed.
+    fn request_first_replay(&mut self, steps: &mut Vec<Step>) {
         match self.applied.recent.last_seq() {
             Some(last) => self.request_replay(ReplayReason::Reconnect, last, steps),
             None => {
@@ -107,7 +116,6 @@ impl Feed {
                 self.request_replay(ReplayReason::Join, 0, steps);
             }
         }
-        self.publish_view(now, steps);
     }
 
     /// The driver knows that a new process sends the stream: the worker is forgotten, and the stream starts over.
@@ -215,8 +223,13 @@ impl Feed {
 
     /// Lets time pass. Call it about once a second.
     pub fn tick(&mut self, now: Micros, steps: &mut Vec<Step>) {
-        if self.connection == ConnectionState::Verified && self.replay.is_none() {
-            self.request_due_replay(now, steps);
+        match self.connection {
+            _ if self.replay.is_some() => {}
+            ConnectionState::Down => {}
+            // An idle engine sends nothing that could tell more.
+            ConnectionState::Unverified if self.retry.is_due(now) => self.request_first_replay(steps),
+            ConnectionState::Unverified => {}
+            ConnectionState::Verified => self.request_due_replay(now, steps),
         }
         self.publish_view(now, steps);
     }

@@ -2,19 +2,31 @@
 //!
 //! Data is `["", (topic,) seq, payload]`, the end is `["", ("",) ff×8, ""]`. vLLM 0.26 added the topic, so both are
 //! read from their end.
+//!
+//! Engines send a whole replay at once from a socket that drops what its peer has not read yet (ZeroMQ's default limit
+//! is 1,000 messages), the end included. A number that is skipped, or a pause in the middle, shows that; the rest is
+//! then requested again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use warmroute_feed::ReplayEnd;
 use warmroute_zmtp::{Dealer, Endpoint, Error, Message, Options};
 
-/// Most replies that wait for the feed; beyond that the engine waits.
-const WAITING_MAX: usize = 64;
+/// Most replies that wait for the feed; beyond that the engine drops its replies.
+const WAITING_MAX: usize = 16_384;
+/// Most kilobytes in them. A larger reply waits until it is alone.
+const WAITING_KIB_MAX: u32 = 16 << 10;
+/// Longest pause between two replies to one request, once the first has come.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Most requests for one replay. One brings at least the thousand batches that the engine's socket keeps.
+const REQUESTS_MAX: usize = 64;
 /// More than any engine keeps; an endless replay ends here.
-const BATCHES_MAX: usize = 1 << 20;
+const BATCHES_MAX: u64 = 1 << 20;
 
 /// One reply of a replay.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,12 +37,12 @@ pub enum Reply {
 
 /// A replay in progress. Dropping it ends it.
 pub struct Replay {
-    replies: mpsc::Receiver<Reply>,
+    replies: mpsc::Receiver<(Reply, Option<OwnedSemaphorePermit>)>,
     task: JoinHandle<()>,
 }
 
 impl Replay {
-    /// Sends the request after a pause. Every reply must arrive within `patience` of the one before.
+    /// Sends the request after a pause. Its first reply must arrive within `patience`.
     pub fn ask(
         endpoint: Endpoint,
         from_seq: u64,
@@ -39,24 +51,23 @@ impl Replay {
         pause: Duration,
     ) -> Replay {
         let (sender, replies) = mpsc::channel(WAITING_MAX);
+        let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
         let task = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            let end = match read(&endpoint, from_seq, &options, patience, &sender).await {
-                Ok(end) => end,
-                Err(error) => {
-                    tracing::debug!(%endpoint, %error, "a replay failed");
-                    ReplayEnd::Failed
-                }
-            };
+            let mut reader = Reader { endpoint, options, patience, sender, room, next: from_seq, count: 0 };
+            let end = reader.read_all().await.unwrap_or_else(|error| {
+                tracing::debug!(endpoint = %reader.endpoint, %error, "a replay failed");
+                ReplayEnd::Failed
+            });
             // A replay that was replaced has no receiver.
-            let _ = sender.send(Reply::End(end)).await;
+            let _ = reader.sender.send((Reply::End(end), None)).await;
         });
         Replay { replies, task }
     }
 
     /// The next reply. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Reply {
-        self.replies.recv().await.unwrap_or(Reply::End(ReplayEnd::Failed))
+        self.replies.recv().await.map_or(Reply::End(ReplayEnd::Failed), |(reply, _room)| reply)
     }
 }
 
@@ -66,29 +77,73 @@ impl Drop for Replay {
     }
 }
 
-async fn read(
-    endpoint: &Endpoint,
-    from_seq: u64,
-    options: &Options,
+/// Reads a replay, with as many requests as it takes.
+struct Reader {
+    endpoint: Endpoint,
+    options: Options,
     patience: Duration,
-    replies: &mpsc::Sender<Reply>,
-) -> Result<ReplayEnd, Error> {
-    let mut dealer = Dealer::connect(endpoint, options).await?;
-    dealer.send(&[&[][..], &from_seq.to_be_bytes()]).await?;
-    for _ in 0..BATCHES_MAX {
-        let late = Error::Late(patience);
-        let message = tokio::time::timeout(patience, dealer.receive()).await.map_err(|_| late)??;
-        match batch_id(&message) {
-            Some((_, payload)) if payload.is_empty() => return Ok(ReplayEnd::Complete),
-            Some((seq, payload)) => {
-                if replies.send(Reply::Batch { seq, payload }).await.is_err() {
-                    return Err(Error::Gone);
+    sender: mpsc::Sender<(Reply, Option<OwnedSemaphorePermit>)>,
+    room: Arc<Semaphore>,
+    /// The batch to request next.
+    next: u64,
+    /// Batches forwarded.
+    count: u64,
+}
+
+/// How the replies to one request ended.
+enum Replies {
+    Complete,
+    /// The rest was dropped on the way.
+    CutOff,
+}
+
+impl Reader {
+    async fn read_all(&mut self) -> Result<ReplayEnd, Error> {
+        for _ in 0..REQUESTS_MAX {
+            match self.request().await? {
+                Replies::Complete => return Ok(ReplayEnd::Complete),
+                Replies::CutOff if self.count >= BATCHES_MAX => break,
+                Replies::CutOff => {
+                    tracing::debug!(endpoint = %self.endpoint, from = self.next, "the rest of a replay is requested again");
                 }
             }
-            None => return Err(Error::Protocol("a replay reply has no sequence number")),
+        }
+        Ok(ReplayEnd::Failed)
+    }
+
+    /// Requests everything from the next batch on, and forwards the replies until one is missing.
+    async fn request(&mut self) -> Result<Replies, Error> {
+        let mut dealer = Dealer::connect(&self.endpoint, &self.options).await?;
+        dealer.send(&[&[][..], &self.next.to_be_bytes()]).await?;
+        // The engine's memory may begin later than requested.
+        let late = Error::Late(self.patience);
+        let mut message = timeout(self.patience, dealer.receive()).await.map_err(|_| late)??;
+        let mut is_first = true;
+        loop {
+            let missing = Error::Protocol("a replay reply has no sequence number");
+            let (seq, payload) = batch_id(&message).ok_or(missing)?;
+            if payload.is_empty() {
+                return Ok(Replies::Complete);
+            }
+            if (!is_first && seq > self.next) || self.count >= BATCHES_MAX {
+                return Ok(Replies::CutOff);
+            }
+            self.forward(seq, payload).await?;
+            is_first = false;
+            message = match timeout(PAUSE_MAX, dealer.receive()).await {
+                Ok(message) => message?,
+                Err(_) => return Ok(Replies::CutOff),
+            };
         }
     }
-    Ok(ReplayEnd::Failed)
+
+    async fn forward(&mut self, seq: u64, payload: Bytes) -> Result<(), Error> {
+        let kib = u32::try_from(payload.len() >> 10).unwrap_or(u32::MAX).clamp(1, WAITING_KIB_MAX);
+        let room = Arc::clone(&self.room).acquire_many_owned(kib).await.map_err(|_| Error::Gone)?;
+        (self.next, self.count) = (seq.saturating_add(1), self.count + 1);
+        let sent = self.sender.send((Reply::Batch { seq, payload }, Some(room))).await;
+        sent.map_err(|_| Error::Gone)
+    }
 }
 
 /// Number and payload of a message, live or replayed.

@@ -153,6 +153,8 @@ enum Layout {
     Bare,
     /// With the topic, since vLLM 0.26.
     Topic,
+    /// With the topic, from a socket that is full after two replies and has room again for a last batch, not for the end.
+    Dropping,
 }
 
 async fn serve_replays(mut router: Router, memory: Arc<Mutex<VecDeque<(u64, Bytes)>>>, layout: Layout) {
@@ -163,13 +165,20 @@ async fn serve_replays(mut router: Router, memory: Arc<Mutex<VecDeque<(u64, Byte
             let seq = Bytes::copy_from_slice(&seq.to_be_bytes());
             match layout {
                 Layout::Bare => vec![Bytes::new(), seq, payload],
-                Layout::Topic => vec![Bytes::new(), Bytes::from_static(topic), seq, payload],
+                Layout::Topic | Layout::Dropping => {
+                    vec![Bytes::new(), Bytes::from_static(topic), seq, payload]
+                }
             }
         };
-        for (seq, payload) in known {
-            router.send(peer, answer(b"kv", seq, payload)).await.unwrap();
+        let (count, drops) = (known.len(), layout == Layout::Dropping && known.len() > 2);
+        for (at, (seq, payload)) in known.into_iter().enumerate() {
+            if !drops || at < 2 || (at == count - 1 && at > 3) {
+                router.send(peer, answer(b"kv", seq, payload)).await.unwrap();
+            }
         }
-        router.send(peer, answer(b"", u64::MAX, Bytes::new())).await.unwrap();
+        if !drops {
+            router.send(peer, answer(b"", u64::MAX, Bytes::new())).await.unwrap();
+        }
     }
 }
 
@@ -196,6 +205,16 @@ async fn a_late_subscriber_learns_earlier_batches() {
         engine.store(4, Fate::Arrives);
         mirror.until("the live one", |mirror| mirror.names() == [1, 2, 3, 4]).await;
     }
+}
+
+#[tokio::test]
+async fn what_the_engines_socket_drops_of_a_replay_is_requested_again() {
+    let mut engine = Engine::start(&free(), &free(), 1e6, Layout::Dropping).await;
+    (1..=8).for_each(|name| engine.store(name, Fate::Arrives));
+    let (mirror, subscriber) = follow(engine.source(Some(engine.replay_at.clone())));
+    mirror.until("reported", |_| subscriber.view() == View::Reported).await;
+    assert_eq!(mirror.names(), (1..=8).collect::<Vec<_>>());
+    assert_eq!((subscriber.counters().lost, subscriber.counters().gaps), (0, 0));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use warmroute_types::{EventBatch, Micros};
 
 use super::Feed;
 use crate::groups::Groups;
-use crate::rebuild::Rebuild;
+use crate::replay_schedule::ReplaySchedule;
 use crate::state::{
     Applied, BatchOrigin, ConnectionState, Credibility, Doubt, Replay, ReplayReason, StreamState,
 };
@@ -39,17 +39,24 @@ impl Feed {
                 self.stream_state = StreamState::Doubted(Doubt::Lost);
                 self.plan_rebuild(now);
             }
-            // A later replay may still bring what the engine held before.
-            (ReplayReason::Join, ReplayEnd::Failed) => self.plan_rebuild(now),
+            // A later replay may still bring what the engine held before. What an interrupted one has brought is
+            // continued.
+            (ReplayReason::Join, ReplayEnd::Failed) if !replay.has_begun => self.plan_rebuild(now),
             // Everything published has arrived, one way or another.
             (ReplayReason::Silence, ReplayEnd::Complete) => self.silence.reset(),
             _ => {}
         }
         match (end, replay.has_begun) {
-            (ReplayEnd::Complete, _) => self.connection = ConnectionState::Verified,
+            (ReplayEnd::Complete, _) => {
+                self.connection = ConnectionState::Verified;
+                self.retry.cancel();
+            }
             // The replay was interrupted: the next batch must show that it follows.
             (ReplayEnd::Failed, true) => self.connection = ConnectionState::Unverified,
             (ReplayEnd::Failed, false) => {}
+        }
+        if end == ReplayEnd::Failed {
+            self.retry.plan(self.config.rebuild_after, now);
         }
         if replay.reason == ReplayReason::Join && self.next.is_none() && is_complete {
             // The engine has published nothing yet, so its first batch has number 0.
@@ -122,7 +129,7 @@ impl Feed {
         self.groups = Groups::default();
         self.stream_state = StreamState::Unknown;
         if self.credibility == Credibility::Trusted {
-            self.rebuild = Rebuild::default();
+            self.rebuild = ReplaySchedule::default();
         }
     }
 }

@@ -154,6 +154,37 @@ fn without_a_replay_the_first_live_batch_is_the_floor() {
 }
 
 #[test]
+fn an_interrupted_first_replay_is_continued_while_the_engine_is_idle() {
+    let mut script = Script::new();
+    script.connect();
+    script.replay(1, 0);
+    script.replay(1, 1);
+    script.end(ReplayEnd::Failed);
+    script.expect("?0 +1000 uncertain +1001");
+    script.pass(2);
+    script.expect("?1");
+    script.replay(1, 1);
+    script.replay(1, 2);
+    script.end(ReplayEnd::Complete);
+    script.expect("+1002 reported");
+    script.pass(600);
+    script.expect("");
+}
+
+#[test]
+fn a_first_replay_without_a_reply_is_requested_again_while_the_engine_is_idle() {
+    let mut script = Script::new();
+    script.connect();
+    script.end(ReplayEnd::Failed);
+    script.expect("?0");
+    script.pass(2);
+    script.expect("?0");
+    script.replay(1, 0);
+    script.end(ReplayEnd::Complete);
+    script.expect("+1000 uncertain reported");
+}
+
+#[test]
 fn a_truncated_first_replay_leaves_a_floor_and_no_gap() {
     let mut script = Script::new();
     script.connect();

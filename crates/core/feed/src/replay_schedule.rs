@@ -1,4 +1,4 @@
-//! When to rebuild an uncertain view from a replay.
+//! When to request a replay again: one that failed, or one that rebuilds an uncertain view.
 //!
 //! A replay costs the engine thousands of batches, and one that repeats the same false events repairs nothing. So the
 //! pause between attempts doubles up to ten minutes. A stream that regained trust meanwhile continues where it was,
@@ -11,13 +11,13 @@ const PAUSE_MAX: Micros = Micros::from_secs(600);
 
 /// The next attempt, if one is planned, and the pause before it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rebuild {
+pub struct ReplaySchedule {
     due: Option<Micros>,
     pause: Micros,
     planned: Micros,
 }
 
-impl Rebuild {
+impl ReplaySchedule {
     /// Whether the next attempt is due.
     pub fn is_due(&self, now: Micros) -> bool {
         self.due.is_some_and(|due| due <= now)
@@ -30,7 +30,7 @@ impl Rebuild {
             last if last == Micros::ZERO || is_long_ago => first,
             last => (last + last).min(PAUSE_MAX),
         };
-        *self = Rebuild { due: Some(now + pause), pause, planned: now };
+        *self = ReplaySchedule { due: Some(now + pause), pause, planned: now };
     }
 
     /// Cancels the next attempt: it is no longer needed, or cannot succeed.
@@ -47,20 +47,21 @@ mod tests {
 
     #[test]
     fn pauses_double_to_their_limit_and_start_over_after_a_quiet_time() {
-        let (mut rebuild, mut now, mut pauses) = (Rebuild::default(), Micros::from_secs(7), Vec::new());
+        let (mut schedule, mut now, mut pauses) =
+            (ReplaySchedule::default(), Micros::from_secs(7), Vec::new());
         for _ in 0..10 {
             let began = now;
-            rebuild.plan(FIRST, now);
-            while !rebuild.is_due(now) {
+            schedule.plan(FIRST, now);
+            while !schedule.is_due(now) {
                 now = now + Micros::from_secs(1);
             }
-            rebuild.cancel();
+            schedule.cancel();
             pauses.push(now.since(began).0 / 1_000_000);
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 512, 600]);
-        assert!(!rebuild.is_due(now + Micros::from_secs(10_000)));
+        assert!(!schedule.is_due(now + Micros::from_secs(10_000)));
         now = now + Micros::from_secs(1_200);
-        rebuild.plan(FIRST, now);
-        assert!(rebuild.is_due(now + FIRST));
+        schedule.plan(FIRST, now);
+        assert!(schedule.is_due(now + FIRST));
     }
 }

@@ -309,6 +309,11 @@ impl Fleet {
         self.load(worker).count_block_filling();
     }
 
+    /// Counts blocks that a worker's events have removed.
+    pub fn count_evicted(&self, worker: WorkerId, blocks: usize) {
+        self.load(worker).count_evicted(blocks);
+    }
+
     /// Counts an answer that found none of the predicted tokens cached; returns the consecutive count.
     pub fn record_failed_prediction(&self, worker: WorkerId) -> u8 {
         self.load(worker).record_failed_prediction()

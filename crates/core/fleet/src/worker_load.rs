@@ -39,7 +39,9 @@ pub(crate) struct WorkerLoad {
     /// Tokens per cache block; 0 = unknown.
     block_tokens: AtomicU16,
     /// Answers whose prompt filled at least one cache block; wraps.
-    block_filling_answers: AtomicU32,
+    block_filling_answers: AtomicU16,
+    /// Blocks that the engine's events have removed; wraps.
+    evicted_blocks: AtomicU16,
     /// Consecutive answers that found none of the predicted tokens cached.
     failed_predictions: AtomicU8,
     /// Source and trust of what is known about the worker's cache.
@@ -100,7 +102,9 @@ pub struct WorkerLoadView {
     /// Number of cache resets; wraps.
     pub generation: u32,
     /// Answers whose prompt filled at least one cache block; wraps.
-    pub block_filling_answers: u32,
+    pub block_filling_answers: u16,
+    /// Blocks that the engine's events have removed; wraps.
+    pub evicted_blocks: u16,
 }
 
 impl WorkerLoadView {
@@ -192,6 +196,11 @@ impl WorkerLoad {
 
     pub(crate) fn count_block_filling(&self) {
         self.block_filling_answers.fetch_add(1, Relaxed);
+    }
+
+    /// Counts blocks that events have removed.
+    pub(crate) fn count_evicted(&self, blocks: usize) {
+        self.evicted_blocks.fetch_add(blocks as u16, Relaxed);
     }
 
     /// Counts an answer that found none of the predicted tokens; returns the consecutive count.
@@ -301,6 +310,7 @@ impl WorkerLoad {
             trust,
             generation,
             block_filling_answers: self.block_filling_answers.load(Relaxed),
+            evicted_blocks: self.evicted_blocks.load(Relaxed),
         }
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct ObservedCache<'a> {
     pub is_same_cache: bool,
     /// Tokens of the prompt that events report by now; `None` if the prompt cannot be compared with events.
     pub reported_tokens: Option<u32>,
+    /// Tokens that events have removed since the prediction.
+    pub evicted_tokens: u32,
     /// Whether the worker got no request since this one. Otherwise cutting would also remove what later requests stored.
     pub is_latest: bool,
     /// Consecutive answers before this one without any predicted token.
@@ -156,6 +158,13 @@ fn assess_reported(
     let found = usage.cached_tokens.filter(|_| observed.is_same_cache)?;
     let CachePrediction { proven, sampled, .. } = reported;
     let (is_kept, sampled_only) = (proven <= found.saturating_add(block_tokens), sampled - proven);
+    // A request waits in the engine, and what was evicted meanwhile was announced.
+    let is_explained = proven <= found.saturating_add(block_tokens).saturating_add(observed.evicted_tokens);
+    let trust = match is_kept {
+        _ if proven == 0 => None,
+        true => Some(Prediction::Confirmed),
+        false => (!is_explained).then_some(Prediction::Refuted),
+    };
     let cut = if !is_kept && predicted.view == CacheView::Uncertain && observed.is_latest {
         ReportedCut::All { keep_tokens: found }
     } else if sampled_only > 0 && found < sampled {
@@ -166,7 +175,7 @@ fn assess_reported(
     let claims = ReportedCorrections {
         // A request sent a moment ago may not have its event yet, which is no mismatch.
         is_counted: sampled > 0 || predicted.presumed_bytes == 0,
-        trust: (proven > 0).then_some(if is_kept { Prediction::Confirmed } else { Prediction::Refuted }),
+        trust,
         sampled: (is_kept && sampled_only > 0)
             .then_some(SampledFound { found: found.saturating_sub(proven), sampled: sampled_only }),
         ..ReportedCorrections::default()
@@ -279,6 +288,7 @@ mod tests {
             prompt: Some(prompt(4_000)),
             is_same_cache: true,
             reported_tokens: Some(0),
+            evicted_tokens: 0,
             is_latest: true,
             failures: 0,
         }
@@ -374,6 +384,17 @@ mod tests {
         let late = ObservedCache { is_latest: false, ..found(Some(320)) };
         let told = assess(&reported(CacheView::Uncertain, 640, 640), &late).reported.unwrap();
         assert_eq!((told.trust, told.cut), (Some(Prediction::Refuted), ReportedCut::Nothing));
+    }
+
+    #[test]
+    fn what_was_evicted_while_the_request_waited_refutes_nothing() {
+        let trust = |evicted_tokens| {
+            let observed = ObservedCache { evicted_tokens, ..found(Some(100)) };
+            assess(&reported(CacheView::Reported, 640, 640), &observed).reported.unwrap().trust
+        };
+        assert_eq!(trust(0), Some(Prediction::Refuted));
+        assert_eq!(trust(500), Some(Prediction::Refuted), "less than is missing");
+        assert_eq!(trust(540), None);
     }
 
     #[test]

@@ -98,6 +98,8 @@ pub(crate) struct Expectation {
     pub view: CacheView,
     /// Generation of the cache.
     pub generation: u32,
+    /// Blocks that the engine's events had removed; wraps.
+    pub evicted_blocks: u16,
     /// Presumed overlap in bytes.
     pub presumed_bytes: u32,
     /// Prediction from the engine's events; `None` without them.

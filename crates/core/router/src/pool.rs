@@ -450,7 +450,8 @@ impl CandidateInput<'_> {
     #[inline]
     fn expectation(&self, worker: WorkerId, load: &WorkerLoadView, presumed_bytes: u32) -> Expectation {
         let prediction = self.prediction(load, || self.scratch.held(worker));
-        Expectation { view: load.view, generation: load.generation, presumed_bytes, prediction }
+        let WorkerLoadView { view, generation, evicted_blocks, .. } = *load;
+        Expectation { view, generation, evicted_blocks, presumed_bytes, prediction }
     }
 
     /// The expected overlap with a worker's cache.

@@ -22,7 +22,7 @@ pub struct FeedFollower {
     /// Process of the connected engine; `None` while disconnected.
     pub connected_process: Option<u32>,
     /// Last seen count of answers that must have filled a block.
-    pub fillings: u32,
+    pub fillings: u16,
     pending: Option<ReplayRequest>,
     requests: u32,
     requested_at: Option<Micros>,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use warmroute_fleet::{CacheBelief, FleetFull, Models, ProbeResult, Worker};
 use warmroute_peers::StoredResponse;
 use warmroute_policy::Policy;
-use warmroute_types::{Address, CacheView, LoadReport, Micros, WorkerId, WorkerState};
+use warmroute_types::{Address, CacheEvent, CacheView, LoadReport, Medium, Micros, WorkerId, WorkerState};
 
 use super::Router;
 use crate::adapter_names::adapter_hash;
@@ -77,6 +77,7 @@ impl<P: Policy> Router<P> {
                 if let Some(block_tokens) = router.reported.take(&router.index, worker.id, &events) {
                     router.fleet.set_block_tokens(&worker, block_tokens);
                 }
+                router.fleet.count_evicted(worker.id, evicted_blocks(&events));
                 router.learn_awaited_media(worker.id);
             }),
             Change::Emptied { worker } => self.of_member(&worker, |router| router.empty(&worker)),
@@ -192,4 +193,13 @@ impl<P: Policy> Router<P> {
             drop(self.peer_bookings.write());
         }
     }
+}
+
+/// Blocks that events remove from the accelerator's memory.
+fn evicted_blocks(events: &[CacheEvent]) -> usize {
+    let removed = |event: &CacheEvent| match event {
+        CacheEvent::Removed(blocks) if blocks.medium == Medium::Gpu => blocks.names.len(),
+        _ => 0,
+    };
+    events.iter().map(removed).sum()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warmroute_fleet::{CacheBelief, ObservedPrompt, Worker};
+use warmroute_fleet::{CacheBelief, ObservedPrompt, Worker, WorkerLoadView};
 use warmroute_index::{HolderId, Overlaps, Prompt, RootKey, Span};
 use warmroute_policy::Policy;
 use warmroute_prompt::{MediumFacts, RenderedMedium};
@@ -77,7 +77,8 @@ impl<P: Policy> Router<P> {
         text: Option<PromptText<'_>>,
     ) -> ObservedCache<'a> {
         let id = decision.worker.id;
-        let generation = self.fleet.load_view(id).generation;
+        let WorkerLoadView { generation, evicted_blocks, .. } = self.fleet.load_view(id);
+        let evicted_blocks = evicted_blocks.wrapping_sub(decision.expectation.evicted_blocks);
         let sampled = ReportedView::Sampled.holder(id);
         ObservedCache {
             usage,
@@ -86,6 +87,7 @@ impl<P: Policy> Router<P> {
             is_same_cache: self.fleet.is_member(&decision.worker)
                 && generation == decision.expectation.generation,
             reported_tokens: text.map(|text| self.reported_tokens(text, sampled)),
+            evicted_tokens: u32::from(evicted_blocks) * block_tokens,
             is_latest: self.fleet.bookings(id) == decision.bookings,
             failures: self.fleet.failed_predictions(id),
         }

@@ -38,7 +38,7 @@ pub struct FeedMonitor {
 
 #[derive(Clone, Copy)]
 struct LastCheck {
-    fillings: u32,
+    fillings: u16,
     restarts: u64,
     /// Counts at the engine's start. Matches before a restart prove nothing about the engine after it.
     before: Ingested,

@@ -119,7 +119,11 @@ class Router:
         self.port = int(self.process.addresses["listening"].rsplit(":", 1)[1])
         self.name, self.logs = name, o.logs
         # A reporter posts nothing before its engine's cache changes.
-        wait_until_ready(self.process, {"": ["presumed"], "reporter": ["presumed", "reported"]}.get(source, ["reported"]))
+        try:
+            wait_until_ready(self.process, {"": ["presumed"], "reporter": ["presumed", "reported"]}.get(source, ["reported"]))
+        except TimeoutError:
+            self.stop()
+            raise
 
     def stop(self):
         if self.logs:

@@ -8,6 +8,7 @@ mod agentic;
 mod b2b;
 mod chat;
 mod codegen;
+mod coding_agents;
 mod documents;
 mod equal_queries;
 mod follow_up;
@@ -36,6 +37,8 @@ pub enum Workload {
     Reasoning,
     /// Agents with published statistics: contexts of hundreds of thousands of tokens, many turns, sub-agents.
     Agentic,
+    /// Coding agents: tools that take a second or minutes, sub-agents that start several at once.
+    CodingAgents,
     /// Tenants with system prompts of 6,000 tokens: the traffic of the GPU study.
     Tenants,
     /// Chats like ShareGPT's: short turns, no system prompt.
@@ -90,11 +93,12 @@ pub struct UnknownWorkload(pub String);
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 18] = [
+    pub const ALL: [Workload; 19] = [
         Workload::B2b,
         Workload::Codegen,
         Workload::Reasoning,
         Workload::Agentic,
+        Workload::CodingAgents,
         Workload::Tenants,
         Workload::Sharegpt,
         Workload::RagBefore,
@@ -118,6 +122,7 @@ impl Workload {
             Workload::Codegen => "codegen",
             Workload::Reasoning => "reasoning",
             Workload::Agentic => "agentic",
+            Workload::CodingAgents => "coding-agents",
             Workload::Tenants => "tenants",
             Workload::Sharegpt => "sharegpt",
             Workload::RagBefore => "rag-before",
@@ -142,6 +147,7 @@ impl Workload {
             Workload::Codegen => codegen::sessions(scale),
             Workload::Reasoning => single::sessions(scale, single::REASONING),
             Workload::Agentic => agentic::sessions(scale),
+            Workload::CodingAgents => coding_agents::sessions(scale),
             Workload::Tenants => tenants::sessions(scale),
             Workload::Sharegpt => chat::sessions(scale, chat::SHAREGPT),
             Workload::RagBefore => rag::sessions(scale, rag::PassageOrder::BeforeHistory),

@@ -80,7 +80,7 @@ pub use digest::{Digester, Hash, UnknownHash};
 pub use holder_id::HolderId;
 pub use index::{Index, PendingRestore, Presumption};
 pub use operation::{Parent, Prompt, Removed, Stored};
-pub use overlap::{Overlap, Overlaps};
+pub use overlap::{MatchEnd, Overlap, Overlaps};
 pub use prefix_heads::PrefixHead;
 pub use root::{Namespace, RootKey, Source};
 pub use snapshot::{BadSnapshot, BoundedSnapshot, Snapshot};

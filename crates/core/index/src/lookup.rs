@@ -74,6 +74,9 @@ fn chunks<const N: usize>(context: LookupContext<'_>, root: u64, digests: &[u64]
         reach = body.reach(node.start, matched);
         rest = &rest[matched..];
         next = rest.first().and_then(|&digest| continuation(children, node, matched, digest));
+        if next.is_none() {
+            out.end_path(reach, matched < len || node.next().is_some());
+        }
     }
     live_set.end(reach, out);
 }
@@ -140,7 +143,9 @@ impl<'a, const N: usize> ByteWalk<'a, N> {
         live_set.pass(&node, body, matched, out);
         // Workers on a path that continues are reported where that path ends.
         if self.fork(node, body, &ends[..=matched], matched, &before, out) == Next::End {
-            live_set.end(body.reach(node.start, matched), out);
+            let reach = body.reach(node.start, matched);
+            out.end_path(reach, matched < body.len() || node.next().is_some());
+            live_set.end(reach, out);
         }
     }
 

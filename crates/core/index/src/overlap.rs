@@ -15,6 +15,15 @@ pub struct Overlap {
     pub place: TrailPlace,
 }
 
+/// Where the longest match of a prompt ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MatchEnd {
+    /// Bytes of the match.
+    pub bytes: u32,
+    /// Whether something longer is held: the prompt shares a beginning with it, and does not continue it.
+    pub holds_more: bool,
+}
+
 /// The overlaps of one prompt: every holder that holds anything of it, once, in no particular order.
 #[derive(Debug, Default)]
 pub struct Overlaps {
@@ -25,6 +34,7 @@ pub struct Overlaps {
     reported: Vec<(u64, u32)>,
     lookup: u64,
     overflows: u32,
+    end: MatchEnd,
     pub(crate) trail: Trail,
 }
 
@@ -47,6 +57,19 @@ impl Overlaps {
             .map_or(Reach::default(), |found| found.reach)
     }
 
+    /// Where the longest match of the last lookup ends.
+    pub fn end(&self) -> MatchEnd {
+        self.end
+    }
+
+    /// Records where a path ends, and whether something longer is held there.
+    #[inline]
+    pub(crate) fn end_path(&mut self, reach: Reach, holds_more: bool) {
+        if reach.bytes > self.end.bytes {
+            self.end = MatchEnd { bytes: reach.bytes, holds_more };
+        }
+    }
+
     /// How many paths the last lookup abandoned because it already followed four.
     pub fn overflows(&self) -> u32 {
         self.overflows
@@ -67,6 +90,7 @@ impl Overlaps {
         self.pending = 0;
         self.lookup += 1;
         self.overflows = 0;
+        self.end = MatchEnd::default();
     }
 
     /// Reports a presumption that is not in the tree yet, before the tree is walked.

@@ -22,6 +22,7 @@ mod adapter_names;
 mod assessment;
 mod candidate_record;
 mod change;
+mod conversation_length;
 mod decision;
 mod demand;
 mod estimate;

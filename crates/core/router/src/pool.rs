@@ -14,6 +14,7 @@ use warmroute_policy::{Candidate, Choice, ExpectedTtft, PolicyRequest};
 use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
 
 use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
+use crate::conversation_length::{ConversationLength, Turn};
 use crate::decision::{Decision, Expectation};
 use crate::demand::Demand;
 use crate::estimate::{EstimateTime, PromptOverlap, WorkerEstimate};
@@ -73,6 +74,7 @@ struct DecisionState {
     longest_match: u32,
     turn: u64,
     demand: Demand,
+    conversation_length: ConversationLength,
 }
 
 /// A worker, with the fields that every decision reads copied beside the pointer. Following thousands of
@@ -245,7 +247,8 @@ impl Pool {
             unpropagated_load: context.unpropagated_load,
         };
         let is_possible = !state.candidates.is_empty();
-        is_possible.then_some(OpenDecision { pool: self, context, request, policy_request, state })
+        let turn = scratch.turn(request.prompt);
+        is_possible.then_some(OpenDecision { pool: self, context, request, policy_request, turn, state })
     }
 }
 
@@ -256,6 +259,8 @@ pub(crate) struct OpenDecision<'a> {
     request: &'a Request<'a>,
     /// The request as policies see it.
     pub policy_request: PolicyRequest,
+    /// The request's place in its conversation, if it has a prompt.
+    turn: Option<Turn>,
     state: MutexGuard<'a, DecisionState>,
 }
 
@@ -277,6 +282,7 @@ impl OpenDecision<'_> {
         self.state.turn = self.state.turn.wrapping_add(1);
         let prefill_ms = self.state.candidates[chosen].estimate.prefill_ms;
         self.state.demand.note(prefill_ms, context.now);
+        self.turn.into_iter().for_each(|turn| self.state.conversation_length.learn(turn));
         let Member { worker, expectation, features, .. } = self.state.member(chosen);
         let (worker, expectation, features) = (Arc::clone(worker), *expectation, *features);
         let is_looked_up =
@@ -358,6 +364,7 @@ impl DecisionState {
         // Neighbouring members mostly serve the same model, so its cost is read once.
         let (mut kind, mut cost) = (0, fleet.prefill_cost(0));
         let at = EstimateTime { now: *now, report_age_max: input.context.report_age_max };
+        let step_weight = scratch.turn(request.prompt).map(|turn| self.conversation_length.step_weight(turn));
         for member in &mut self.members {
             let load = fleet.load_view(member.id);
             let is_skipped = paused == PausedWorkers::Skip && load.is_paused(*now);
@@ -375,6 +382,7 @@ impl DecisionState {
             }
             let WorkerEstimate { features, mut estimate } =
                 WorkerEstimate::of(&load, &forecast, &cost, found, at);
+            estimate.step_ms *= step_weight.unwrap_or(1.0);
             if let Some(adapter) = input.context.adapter {
                 estimate.adapter_ms = fleet.adapter_load_ms(member.id, adapter, *now);
             }

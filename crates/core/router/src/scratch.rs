@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use warmroute_index::{Index, Overlaps, Prompt, Reach, Recording, Span};
+use warmroute_index::{Index, MatchEnd, Overlaps, Prompt, Reach, Recording, Span};
 use warmroute_types::{MAX_WORKERS, WorkerId};
 
+use crate::conversation_length::Turn;
 use crate::group_table::GroupTable;
 use crate::prompt::{PromptChunks, PromptText};
 use crate::reported_overlap::ReportedOverlap;
@@ -37,6 +38,8 @@ pub struct Scratch {
     reported: Overlaps,
     /// The longest reported overlap of the first text.
     furthest: Reach,
+    /// Where the longest reported match of all texts ends.
+    reported_end: MatchEnd,
     /// Reported overlaps by worker index; default for workers not in `holders`.
     held: Vec<ReportedOverlap>,
     holders: Vec<WorkerId>,
@@ -79,11 +82,12 @@ impl Scratch {
         self.overlap_bytes.resize(MAX_WORKERS, 0);
         self.overlapping.reserve(MAX_WORKERS - self.overlapping.len());
         self.holders.drain(..).for_each(|worker| self.held[worker.index()] = ReportedOverlap::default());
-        self.furthest = Reach::default();
+        (self.furthest, self.reported_end) = (Reach::default(), MatchEnd::default());
         for (number, text) in (0..).zip(texts) {
             self.held.resize(MAX_WORKERS, ReportedOverlap::default());
             self.reported.record(groups.recording());
             index.lookup(text.root, Prompt::Bytes(text.bytes), &mut self.reported);
+            self.reported_end = self.reported_end.max(self.reported.end());
             self.note(number, groups, u32::try_from(text.bytes.len()).unwrap_or(u32::MAX));
         }
     }
@@ -107,6 +111,11 @@ impl Scratch {
                 self.furthest = overlap.reach;
             }
         }
+    }
+
+    /// The request's place in its conversation; `None` without a prompt.
+    pub(crate) fn turn(&self, prompt: Option<PromptChunks<'_>>) -> Option<Turn> {
+        prompt.map(|_| Turn::of(self.presumed.end().max(self.reported_end)))
     }
 
     /// The reported overlap of a worker.

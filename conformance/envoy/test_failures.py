@@ -135,6 +135,26 @@ def test_a_response_of_another_engine_is_not_credited_to_the_chosen_one(world):
     assert picker.requests("failed") > 0 and picker.in_flight() == 0
 
 
+def test_a_response_of_another_engine_passes_whole_in_the_pickers_stream(world):
+    for mode in ["FULL_DUPLEX_STREAMED", "STREAMED"]:
+        engines = world.engines(2)
+        flags = ["--picker-feedback", "stream", "--health-check-interval-secs", "600", "--load-interval-ms", "600000"]
+        picker, envoy = world.start(engines, *flags, change=body_mode("FULL_DUPLEX_STREAMED", mode))
+        client = world.client(envoy)
+        engines[0].kill()
+        for n in range(4):
+            with client.stream("POST", CHATS, json=chat(f"{n} " * 300, events=EVENTS)) as response:
+                assert response.status_code == 200
+                assert len(list(read_events(response))) == EVENTS + 2
+        assert envoy.counter("cluster.engines.upstream_rq_retry") > 0, "no request was sent to the engine that is gone"
+        # The proxy's own answer, when no engine is left, has its text.
+        engines[1].kill()
+        for n in range(4):
+            answer = client.post(CHATS, json=chat(f"{n} " * 300))
+            assert answer.status_code == 503 and "upstream connect error" in answer.text
+        eventually("nothing is in flight", lambda: picker.in_flight() == 0)
+
+
 def test_a_client_that_leaves_frees_its_engine(world):
     for feedback, change in [("observer", observer), ("stream", body_mode("FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"))]:
         engines = world.engines(1)

@@ -1,4 +1,10 @@
-"""Writes a tiny Llama without weights: configuration, byte-level BPE tokenizer, chat template. usage: model.py FOLDER"""
+"""Writes a tiny Llama without weights: configuration, byte-level BPE tokenizer, chat template.
+
+    model.py FOLDER [full | sliding | talk]
+
+full, unless another kind is given: full attention. sliding: every second layer has a sliding window. talk: for clients that send long
+English prompts and expect answers that end, with a larger vocabulary and with every sixteenth token as an end.
+"""
 
 import json
 import pathlib
@@ -17,15 +23,23 @@ TEMPLATE = (
 )
 
 
-def tokenizer():
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+
+
+def corpus(kind):
+    if kind == "talk":
+        return [file.read_text() for file in sorted(DOCS.glob("*.md"))]
+    return [f"A router sends request {i} to the replica whose cache holds the longest prefix of it. " for i in range(500)]
+
+
+def tokenizer(kind):
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
-    corpus = [f"A router sends request {i} to the replica whose cache holds the longest prefix of it. " for i in range(500)]
     trainer = trainers.BpeTrainer(
-        vocab_size=1024, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=8192 if kind == "talk" else 1024, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
-    bpe.train_from_iterator(corpus, trainer)
+    bpe.train_from_iterator(corpus(kind), trainer)
     begin = SPECIAL[0]
     bpe.post_processor = processors.TemplateProcessing(
         single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, bpe.token_to_id(begin))]
@@ -33,27 +47,36 @@ def tokenizer():
     return bpe
 
 
-def main(folder):
+KINDS = {
+    "full": {},
+    "talk": {},
+    # As in Gemma 3 and gpt-oss: two groups of blocks.
+    "sliding": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128},
+}
+
+
+def main(folder, kind="full"):
     folder.mkdir(parents=True, exist_ok=True)
-    bpe = tokenizer()
+    bpe = tokenizer(kind)
     bpe.save(str(folder / "tokenizer.json"))
     ends = {"bos_token_id": bpe.token_to_id(SPECIAL[0]), "eos_token_id": bpe.token_to_id(SPECIAL[1])}
+    often = range(512, bpe.get_vocab_size(), 16) if kind == "talk" else []
     files = {
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIAL[0], "eos_token": SPECIAL[1],
-            "model_max_length": 4096, "chat_template": TEMPLATE, "clean_up_tokenization_spaces": False,
+            "model_max_length": 131072, "chat_template": TEMPLATE, "clean_up_tokenization_spaces": False,
         },
         "config.json": {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
-            "vocab_size": bpe.get_vocab_size(), "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+            "vocab_size": bpe.get_vocab_size(), "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
             "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-            "initializer_range": 0.02, **ends,
+            "initializer_range": 0.02, **KINDS[kind], **ends,
         },
-        "generation_config.json": ends,
+        "generation_config.json": {**ends, "eos_token_id": [ends["eos_token_id"], *often]},
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=1))
 
 
-main(pathlib.Path(sys.argv[1]))
+main(pathlib.Path(sys.argv[1]), *sys.argv[2:])

@@ -13,7 +13,7 @@ import time
 import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MODEL = "warm-model"
+MODEL, DEMO_MODEL = "warm-model", "llama-3.1-8b"
 TIMEOUT_S = 180
 FIRST, SECOND = "Print the word warm.", "Once more, please."
 SLOW = "Please count slowly."
@@ -44,16 +44,27 @@ class World:
         self.work = os.path.join(self.folder, "work")
         os.mkdir(self.work)
         self.records = []
-        urls = args.engines or [self.start_engine(number) for number in (1, 2)]
-        self.port, self.admin = free_port(), free_port()
-        self.start([args.binary, "serve", *urls, "--host", "127.0.0.1", "--port", str(self.port), "--admin-port",
-                    str(self.admin)], "gateway.log")
+        if args.demo:
+            self.port, self.admin = self.start_demo()
+        else:
+            urls = args.engines or [self.start_engine(number) for number in (1, 2)]
+            self.port, self.admin = free_port(), free_port()
+            self.start([args.binary, "serve", *urls, "--host", "127.0.0.1", "--port", str(self.port), "--admin-port",
+                        str(self.admin)], "gateway.log")
         eventually("a worker serves the model", lambda: any(
             model["id"] == args.model for model in (self.get(self.port, "/v1/models") or {}).get("data", [])))
 
     def start(self, command, log):
         output = open(os.path.join(self.folder, log), "w")
         self.processes.append(subprocess.Popen(command, stdout=output, stderr=output))
+
+    def start_demo(self):
+        """The ports of the demo's gateway and of its admin listener."""
+        demo = subprocess.Popen([self.args.binary, "demo", "--keep", "--engines", "2"], stdout=subprocess.PIPE, text=True,
+                                stderr=subprocess.DEVNULL)
+        self.processes.append(demo)
+        said = json.loads(demo.stdout.readline())
+        return [int(said[name].rsplit(":", 1)[1]) for name in ("listening", "admin")]
 
     def start_engine(self, number):
         port, record = free_port(), os.path.join(self.folder, f"engine-{number}.jsonl")
@@ -62,10 +73,13 @@ class World:
         self.start([sys.executable, os.path.join(HERE, "engine.py"), str(port), record], f"engine-{number}.log")
         return f"http://127.0.0.1:{port}"
 
+    def text(self, port, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as page:
+            return page.read().decode()
+
     def get(self, port, path):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as page:
-                return json.load(page)
+            return json.loads(self.text(port, path))
         except OSError:
             return None
 
@@ -158,6 +172,20 @@ def check_conversation(world, client):
     return f"4 streamed requests with 2 tool calls on one engine, {lengths} turns"
 
 
+def check_caches(world):
+    """What was predicted of the engines' caches, and what they found."""
+    metrics = world.text(world.admin, "/metrics")
+
+    def total(name):
+        rows = [line for line in metrics.splitlines() if line.split("{")[0].split(" ")[0] == f"warmroute_{name}_tokens_total"]
+        return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
+
+    views = sorted({worker["view"] for worker in world.get(world.admin, "/workers")})
+    found = total("cached")
+    assert found, "nothing was found in any cache"
+    return f"views {views}; {found:.0f} cached tokens, of which {total('missed'):.0f} were not predicted; {total('stale'):.0f} predicted and not found"
+
+
 def check_prefixes(world):
     """Nothing within a conversation of either client breaks its prefix."""
     page = world.get(world.admin, "/prefixes")
@@ -198,13 +226,17 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--clients", required=True)
     parser.add_argument("--engines", nargs="*", default=[])
-    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--demo", action="store_true", help="talk to `warmroute demo --keep`")
+    parser.add_argument("--model")
     parser.add_argument("--fixtures", help="write what the clients sent, shortened, into this folder")
     args = parser.parse_args()
+    args.model = args.model or (DEMO_MODEL if args.demo else MODEL)
     world, failed = World(args), 0
     checks = [(client.name + ": conversation", lambda client=client: check_conversation(world, client))
               for client in (ClaudeCode(), Codex())]
     checks.append(("prefixes", lambda: check_prefixes(world)))
+    if not world.records:
+        checks.append(("caches", lambda: check_caches(world)))
     if world.records:
         checks += [(client.name + ": cancel", lambda client=client: check_cancel(world, client))
                    for client in (ClaudeCode(), Codex())]

@@ -5,6 +5,7 @@ import json
 import time
 
 import httpx
+import pytest
 
 from test_choice import CHATS, chat
 from world import Picker, body_mode, eventually, observer
@@ -71,17 +72,23 @@ def test_without_a_picker_requests_fail_if_envoy_fails_closed(world):
     assert client.post(CHATS, json=chat("x")).status_code >= 500
 
 
-def test_a_picker_that_is_killed_during_its_choice_fails_no_buffered_request(world):
+@pytest.mark.parametrize("mode, allow, answered", [
+    # In BUFFERED mode Envoy still has the body, and fails open.
+    ("BUFFERED", True, True),
+    ("BUFFERED", False, False),
+    # In duplex mode it has sent the body and cannot.
+    ("FULL_DUPLEX_STREAMED", True, False),
+    ("FULL_DUPLEX_STREAMED", False, False),
+])
+def test_a_picker_that_is_killed_during_its_choice_fails_open_or_closed(world, mode, allow, answered):
     # One request runs at a time, so the second one waits in the picker.
     flags = ["--max-concurrent-requests", "1", "--picker-feedback", "stream"]
-    engines = world.engines()
 
     def patient(parts):
-        body_mode("BUFFERED", "STREAMED")(parts)
-        parts["ext_proc"]["message_timeout"] = "20s"
+        body_mode(mode, "STREAMED" if mode == "BUFFERED" else mode)(parts)
+        parts["ext_proc"].update(message_timeout="20s", failure_mode_allow=allow)
 
-    picker, envoy = world.start(engines, *flags, change=patient)
-    client = world.client(envoy)
+    picker, envoy = world.start(world.engines(), *flags, change=patient)
 
     async def both():
         async with httpx.AsyncClient(base_url=envoy.url, timeout=30) as client:
@@ -90,12 +97,15 @@ def test_a_picker_that_is_killed_during_its_choice_fails_no_buffered_request(wor
             second = asyncio.create_task(client.post(CHATS, json=chat("y")))
             await asyncio.to_thread(eventually, "the second one waits", lambda: picker.metric("warmroute_queue_waiting") == 1)
             picker.kill()
-            return (await second).status_code
+            status = (await second).status_code
+            first.cancel()
+            return status
 
-    # In BUFFERED mode Envoy still has the body, and fails open.
-    assert asyncio.run(both()) == 200
+    status = asyncio.run(both())
+    assert status == 200 if answered else status >= 500
     eventually("Envoy notices", lambda: not envoy.picker_is_healthy())
-    assert client.post(CHATS, json=chat("z")).status_code == 200
+    status = world.client(envoy).post(CHATS, json=chat("z")).status_code
+    assert status == 200 if allow else status >= 500
 
 
 def test_a_terminated_picker_finishes_and_envoy_moves_on(world):
@@ -133,6 +143,26 @@ def test_a_response_of_another_engine_is_not_credited_to_the_chosen_one(world):
         assert client.post(CHATS, json=chat(f"{n} " * 300)).status_code == 200
     eventually("all are seen", lambda: picker.requests("ok") + picker.requests("failed") == 8)
     assert picker.requests("failed") > 0 and picker.in_flight() == 0
+
+
+def test_a_response_of_another_engine_passes_whole_in_the_pickers_stream(world):
+    for mode in ["FULL_DUPLEX_STREAMED", "STREAMED"]:
+        engines = world.engines(2)
+        flags = ["--picker-feedback", "stream", "--health-check-interval-secs", "600", "--load-interval-ms", "600000"]
+        picker, envoy = world.start(engines, *flags, change=body_mode("FULL_DUPLEX_STREAMED", mode))
+        client = world.client(envoy)
+        engines[0].kill()
+        for n in range(4):
+            with client.stream("POST", CHATS, json=chat(f"{n} " * 300, events=EVENTS)) as response:
+                assert response.status_code == 200
+                assert len(list(read_events(response))) == EVENTS + 2
+        assert envoy.counter("cluster.engines.upstream_rq_retry") > 0, "no request was sent to the engine that is gone"
+        # The proxy's own answer, when no engine is left, has its text.
+        engines[1].kill()
+        for n in range(4):
+            answer = client.post(CHATS, json=chat(f"{n} " * 300))
+            assert answer.status_code == 503 and "upstream connect error" in answer.text
+        eventually("nothing is in flight", lambda: picker.in_flight() == 0)
 
 
 def test_a_client_that_leaves_frees_its_engine(world):

@@ -74,6 +74,7 @@ class Picker(Process):
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         said = json.loads(self.child.stdout.readline())
         self.port = int(said["picker"].rsplit(":", 1)[1])
+        self.gateway = int(said["listening"].rsplit(":", 1)[1])
         self.admin = int(said["admin"].rsplit(":", 1)[1])
         self.pools = {pool: int(address.rsplit(":", 1)[1]) for pool, address in said.get("pools", {}).items()}
 

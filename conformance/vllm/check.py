@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from agents import APIS, converse
+from pictures import picture, text_part
 from world import HERE, REPORTER, Answer, Engine, Gateway, Meter, until
 
 WORDS = ("router replica cache prefix request token block event engine queue worker turn answer holds sends longest "
@@ -20,18 +21,21 @@ def words(rng, count):
     return " ".join(rng.choice(WORDS) for _ in range(count))
 
 
-def conversation(gateway, number, kind, seed):
+def conversation(gateway, number, kind, seed, model="tiny", quiet=0.8, images=False):
     """One conversation, turn by turn. Scripted assistants say what we wrote, others what the engine sampled."""
     rng = random.Random(f"{seed}/{number}")
     system = {"role": "system", "content": "You are a helpful assistant. " + words(random.Random(seed + number % 4), 12)}
     messages, rows = [system], []
     for turn in range(TURNS):
         messages.append({"role": "user", "content": words(rng, 10)})
-        answer = Answer(gateway, messages)
+        if images and turn % 2 == 0:
+            # Every third conversation has the same images.
+            messages[-1]["content"] = [text_part(words(rng, 10)), picture(number % 3, turn), text_part(words(rng, 6))]
+        answer = Answer(gateway, messages, model=model)
         rows.append((kind, turn, answer.predicted, answer.cached, answer.prompt_tokens, answer.worker))
         said = words(rng, 8) if kind == "scripted" else answer.text
         messages.append({"role": "assistant", "content": said})
-        gateway.settle()
+        gateway.settle(quiet)
     return rows
 
 
@@ -48,6 +52,15 @@ def measure_agents(gateway, count, seed):
     with ThreadPoolExecutor(2) as pool:
         apis = [list(APIS)[number % 2] for number in range(count)]
         futures = [pool.submit(converse, gateway, number, api, seed, words) for number, api in enumerate(apis)]
+        return [row for future in futures for row in future.result()]
+
+
+def measure_kinds(gateway, args):
+    """Conversations in which nothing of the last request is presumed any more, with all models in turn."""
+    models = ["tiny", *[module.split("=")[0] for module in args.adapters]]
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(conversation, gateway, number, "scripted", 1, models[number % len(models)], 2.2, args.images)
+                   for number in range(args.conversations)]
         return [row for future in futures for row in future.result()]
 
 
@@ -188,6 +201,26 @@ def check_agents(gateway, args):
     return all(shares[api, "later turns"] >= 0.99 for api in APIS)
 
 
+def check_kinds(gateway, args):
+    """Sliding windows, adapters or images, in caches so small that blocks are evicted: no promise is too long."""
+    what = "adapters" if args.adapters else "images" if args.images else "a sliding window"
+    shares, overs = report(f"vLLM {args.engine}, {what}: predicted equals found", measure_kinds(gateway, args), ("scripted",))
+    removed = sum(worker["events"]["blocks"]["removed"] for worker in gateway.workers().values())
+    stale, missed = gateway.metric("warmroute_stale_tokens_total"), gateway.metric("warmroute_missed_tokens_total")
+    found = gateway.metric("warmroute_cached_tokens_total")
+    print(f"stale tokens {stale:.0f}, missed {missed:.0f} of {found:.0f} found; {removed} blocks evicted")
+    return shares["scripted", "later turns"] >= 0.99 and not any(overs.values()) and removed > 0
+
+
+def flags_of(args):
+    """Further arguments of the engines."""
+    if args.agents:
+        return AGENT_FLAGS
+    if args.images:
+        return "--limit-mm-per-prompt", '{"image": 4, "video": 0}', "--skip-mm-profiling", "--max-model-len", "2048"
+    return ("--enable-lora", "--max-loras", "2", "--max-lora-rank", "8", "--lora-modules", *args.adapters) if args.adapters else ()
+
+
 def listed(logs, engines):
     """Engines before 0.31 do not say where their events are: the router is told."""
     config = logs / "workers.toml"
@@ -205,6 +238,9 @@ def main():
     parser.add_argument("--conversations", type=int, default=60)
     parser.add_argument("--reporter", action="store_true")
     parser.add_argument("--agents", action="store_true")
+    parser.add_argument("--sliding", action="store_true", help="the model has a sliding window")
+    parser.add_argument("--images", action="store_true", help="the model takes images")
+    parser.add_argument("--adapters", nargs="*", default=[], metavar="NAME=FOLDER")
     args = parser.parse_args()
     logs = pathlib.Path(tempfile.mkdtemp(prefix="warmroute-vllm-"))
     print(f"logs in {logs}")
@@ -214,8 +250,8 @@ def main():
             same, cheaper = check_reporter(args, logs, running), check_bytes(args, logs, running)
             print("PASSED" if same and cheaper else "FAILED")
             return 0 if same and cheaper else 1
-        flags = AGENT_FLAGS if args.agents else ()
-        engines = [Engine(args, logs, f"engine-{n}", blocks, *flags) for n, blocks in ((1, 400), (2, 400))]
+        blocks = 150 if args.sliding or args.adapters or args.images else 400
+        engines = [Engine(args, logs, f"engine-{n}", blocks, *flags_of(args)) for n in (1, 2)]
         running += engines
         for engine in engines:
             engine.start()
@@ -229,8 +265,8 @@ def main():
         for engine in engines:
             until(f"{engine.name}'s view is reported", lambda engine=engine: is_reported(gateway, engine.url), 30)
         print(f"both views reported {time.monotonic() - began:.1f} s after the gateway's start", flush=True)
-        if args.agents:
-            passed = check_agents(gateway, args)
+        if args.agents or args.sliding or args.adapters or args.images:
+            passed = check_agents(gateway, args) if args.agents else check_kinds(gateway, args)
             print("PASSED" if passed else "FAILED")
             return 0 if passed else 1
         shares, over = report(f"vLLM {args.engine}: predicted equals found", measure(gateway, args.conversations, seed=1))

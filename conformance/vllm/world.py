@@ -105,7 +105,7 @@ class Engine(Process):
         with open(log, "ab") as stdout:
             super().__init__(command, log, stdout=stdout)
 
-    def ready(self, seconds=300):
+    def ready(self, seconds=900):
         return until(f"{self.name} is healthy", lambda: get(f"{self.url}/health") == "", seconds)
 
 

@@ -301,9 +301,10 @@ impl Exchange {
         Ok(())
     }
 
-    /// Reads the response in this stream, and lets it pass.
+    /// Reads the response in this stream, and lets it pass to its end, also if it is not the chosen worker's: a filter that
+    /// streams has sent parts that it does not keep, and would lose them with the stream.
     async fn follow(&mut self, pick: Box<Pick>) -> Result<(), StreamError> {
-        let mut pick = pick;
+        let mut pick = Some(pick);
         while let Some(message) = self.next().await? {
             match &message.event {
                 Some(Event::ResponseHeaders(_)) => {
@@ -320,9 +321,9 @@ impl Exchange {
                 }
                 _ => {}
             }
-            match observation::read(&self.picker, pick, &message) {
-                Some(rest) => pick = rest,
-                None => return Ok(()),
+            pick = pick.and_then(|pick| observation::read(&self.picker, pick, &message));
+            if message.ends_response() {
+                return Ok(());
             }
         }
         // The client has left: the dropped pick counts as cancelled.

@@ -461,15 +461,20 @@ async fn a_client_that_leaves_frees_the_worker() {
 }
 
 #[tokio::test]
-async fn a_response_of_another_worker_ends_the_request_here_and_blames_nobody() {
+async fn a_response_of_another_worker_passes_whole_ends_the_booking_and_blames_nobody() {
     let fixture = Fixture::start(&[WORKER], stream_feedback()).await;
     for served in [Some("10.0.0.2:8000"), None] {
         // Once the proxy has said who answers, a response without a name is its own.
-        let mut call = followed(&fixture, STREAMED).await;
+        let mut call = followed(&fixture, DUPLEX).await;
         call.response_headers(&[(":status", "503")], served);
-        call.reply().await;
+        assert_eq!(call.reply().await.phase(), RESPONSE_HEADERS);
+        fixture.wait_in_flight(0).await;
+        // The proxy does not keep the body that it has sent.
+        for (part, is_end) in [(&b"upstream connect "[..], false), (b"error", true)] {
+            call.response_body(part, is_end);
+            assert_eq!(call.reply().await.body(RESPONSE_BODY), (part.to_vec(), is_end));
+        }
         assert_eq!(call.status().await, OK, "the picker leaves");
-        assert_eq!(fixture.in_flight(), 0);
     }
     let view = &fixture.workers()[0];
     assert!(view.load.state.takes_requests() && view.breaker.openings() == 0);

@@ -115,6 +115,16 @@ impl ProcessingRequest {
         }
         Ok(request)
     }
+
+    /// Whether nothing of the response follows.
+    pub(crate) fn ends_response(&self) -> bool {
+        match &self.event {
+            Some(Event::ResponseHeaders(head)) => head.is_end,
+            Some(Event::ResponseBody(part)) => part.is_end,
+            Some(Event::ResponseTrailers) => true,
+            _ => false,
+        }
+    }
 }
 
 impl ProtocolConfig {

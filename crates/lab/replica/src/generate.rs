@@ -164,6 +164,7 @@ fn ending(config: &Config, ask: &Ask, prompt_tokens: usize) -> Result<Ending, Ap
             Err(ApiError::bad_request("max_tokens must be at least 1, got 0.").about("max_tokens"))
         }
         (limit, _) if room < limit.unwrap_or(1) => Err(too_long(max, prompt_tokens, limit)),
+        (Some(limit), EndOfTurn::BeforeLimit) if natural < limit => Ok(Ending::Natural(natural)),
         (Some(limit), _) => Ok(Ending::Cut(limit)),
         (None, EndOfTurn::Heeded) if natural <= room => Ok(Ending::Natural(natural)),
         (None, _) => Ok(Ending::Cut(natural.min(room))),

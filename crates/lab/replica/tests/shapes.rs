@@ -211,6 +211,24 @@ async fn a_message_has_anthropics_shape() {
 }
 
 #[tokio::test]
+async fn a_message_ends_by_itself_before_a_large_limit() {
+    let replica = start(Config { answer_tokens_default: 7, ..fast() }).await;
+    let ask = |max_tokens: u32, ignore_eos: bool| {
+        let messages = json!([{"role": "user", "content": "hello"}]);
+        json!({"max_tokens": max_tokens, "ignore_eos": ignore_eos, "messages": messages})
+    };
+    for (max_tokens, ignore_eos, reason, tokens) in
+        [(32_000, false, "end_turn", 7), (7, false, "max_tokens", 7), (9, true, "max_tokens", 9)]
+    {
+        let answer = post(&replica, "/v1/messages", &ask(max_tokens, ignore_eos)).await.json();
+        assert_eq!(
+            (&answer["stop_reason"], &answer["usage"]["output_tokens"]),
+            (&json!(reason), &json!(tokens))
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_message_stream_has_anthropics_order() {
     let replica = start(fast()).await;
     let body = json!({"max_tokens": 2, "stream": true, "messages": [{"role": "user", "content": "hello"}]});

@@ -14,7 +14,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -42,7 +42,7 @@ const ERROR_BYTES_MAX: usize = 64 << 10;
 pub(super) struct WatchTimings {
     /// How long the API server keeps a watch open.
     pub watch: Duration,
-    /// Longest time without a byte. Bookmarks come about once a minute.
+    /// Longest time of a watch without a byte, and longest time of a list's page. Bookmarks come about once a minute.
     pub idle_max: Duration,
     /// Time after which the set is listed again.
     pub relist: Duration,
@@ -173,9 +173,7 @@ impl<T: ApiObject> Reflector<T> {
                 query = format!("{query}&continue={}", encoded(token));
             }
             let body = self.get(&mut client, &query).await?;
-            let body = Limited::new(body, PAGE_BYTES_MAX).collect().await;
-            let body = body.map_err(|error| Failure::Unusable(format!("the list broke off: {error}")))?;
-            let page: Page<T> = serde_json::from_slice(&body.to_bytes())
+            let page: Page<T> = serde_json::from_slice(&self.collect(body, PAGE_BYTES_MAX).await?)
                 .map_err(|error| Failure::Unusable(format!("the list cannot be read: {error}")))?;
             next = self.cache.add_page(page);
             if self.cache.pages_len() > OBJECTS_MAX {
@@ -261,8 +259,8 @@ impl<T: ApiObject> Reflector<T> {
             return Ok(response.into_body());
         }
         let retry_after = retry_after(response.headers(), Duration::ZERO);
-        let body = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect().await;
-        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        // The status says enough where the text does not arrive.
+        let body = self.collect(response.into_body(), ERROR_BYTES_MAX).await.unwrap_or_default();
         let Status { message, .. } = serde_json::from_slice(&body).unwrap_or_default();
         Err(match status {
             StatusCode::UNAUTHORIZED => Failure::Unauthorized(message),
@@ -277,6 +275,15 @@ impl<T: ApiObject> Reflector<T> {
             }
             status => Failure::Other { status, message },
         })
+    }
+
+    /// Reads an answer that is not a watch. One that falls silent before its end would be waited for without end.
+    async fn collect(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, Failure> {
+        let idle_max = self.timings.idle_max;
+        let collected = timeout(idle_max, Limited::new(body, bytes_max).collect()).await;
+        let broken = |why: String| Failure::Unusable(format!("the list broke off: {why}"));
+        let collected = collected.map_err(|_| broken(format!("it is not complete after {idle_max:?}")))?;
+        Ok(collected.map_err(|error| broken(error.to_string()))?.to_bytes())
     }
 
     fn note_success(&mut self) {

@@ -53,7 +53,10 @@ pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
         begun_tokens: 0,
         limit: Some(limit),
         stops: request.stop_sequences.unwrap_or_default(),
-        end_of_turn: EndOfTurn::of(request.ignore_eos),
+        end_of_turn: match EndOfTurn::of(request.ignore_eos) {
+            EndOfTurn::Heeded => EndOfTurn::BeforeLimit,
+            other => other,
+        },
         seed: 0,
         // vLLM's Messages API has no such field.
         salt: String::new(),

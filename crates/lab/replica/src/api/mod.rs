@@ -37,11 +37,13 @@ pub(crate) struct Ask {
     pub(crate) shape: Box<dyn Shape>,
 }
 
-/// Choice of `ignore_eos`.
+/// Whether the model may end its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndOfTurn {
-    /// The model may end its turn.
+    /// It ends where the request sets no limit. A limit is the length of the answer, so that clients choose it.
     Heeded,
+    /// It ends before a large limit, too: the API requires a limit, and agents send the largest one.
+    BeforeLimit,
     /// The model generates up to its limit.
     Ignored,
 }

@@ -262,6 +262,16 @@ async fn a_silent_watch_is_opened_again() {
 }
 
 #[tokio::test]
+async fn a_list_that_falls_silent_is_asked_for_again() {
+    let api = ScriptedApi::start().await;
+    api.put("pods", pod(1));
+    api.stall_once();
+    let timings = WatchTimings { idle_max: Duration::from_millis(100), ..TIMINGS };
+    let mut watching = start(api, pods(), timings);
+    watching.expect(&["1:8000"]).await;
+}
+
+#[tokio::test]
 async fn a_list_now_and_then_finds_a_pod_that_vanished_without_an_event() {
     let api = ScriptedApi::start().await;
     api.put("pods", pod(1));

@@ -151,6 +151,12 @@ impl ScriptedApi {
         self.change(|state| state.answers.push_back(answer(status, headers, &body)));
     }
 
+    /// Begins an answer to one request and falls silent.
+    pub fn stall_once(&self) {
+        let begun = "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{\"items\":[";
+        self.change(|state| state.answers.push_back(begun.to_owned()));
+    }
+
     /// Waits for a request whose path and query contain all of this, and returns it.
     pub async fn request(&mut self, parts: &[&str]) -> String {
         let find = async {

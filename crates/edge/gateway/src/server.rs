@@ -151,7 +151,7 @@ async fn screen(
         }
         Err(refusal) => {
             let (parts, body) = request.into_parts();
-            intake::drain_refused_body(&parts.headers, body, gateway.config().timeouts.body).await;
+            intake::drain_refused_body(&parts.headers, body, gateway.config().timeouts.body);
             return Err(refusal);
         }
     };

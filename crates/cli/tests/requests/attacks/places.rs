@@ -134,14 +134,24 @@ fn a_refused_client_gets_its_answer_before_its_body_has_ended() {
     let gateway = Gateway::over(&[&engine.url], &patient);
     let _first = dripping(gateway.url(), "sk-one");
     eventually("its place is taken", || (status_as(gateway.url(), "sk-one") == 429).then_some(()));
+    let next =
+        "GET /v1/models HTTP/1.1\r\nhost: t\r\nauthorization: Bearer sk-one\r\nconnection: close\r\n\r\n";
     // The rest of a body is read for some seconds, within which a busy machine may not get to send it.
     eventually("the connection goes on after a refusal", || {
         let mut refused = dripping(gateway.url(), "sk-one");
         refused.read_until("429");
         refused.read_until("concurrency_limit");
         let rest = "x".repeat(999);
-        let next = "GET /v1/models HTTP/1.1\r\nhost: t\r\nauthorization: Bearer sk-one\r\nconnection: close\r\n\r\n";
         refused.write(format!("{rest}{next}").as_bytes());
+        refused.finish_if_begun().filter(|response| response.text().contains("\"list\"")).map(|_| ())
+    });
+    // So does one after a path that does not exist.
+    eventually("the connection goes on after 404", || {
+        let head =
+            "POST /nothing HTTP/1.1\r\nhost: t\r\ncontent-length: 100000\r\nauthorization: Bearer sk-one";
+        let mut refused = Call::raw(gateway.url(), format!("{head}\r\n\r\n{{").as_bytes());
+        refused.read_until("404");
+        refused.write(format!("{}{next}", "x".repeat(99_999)).as_bytes());
         refused.finish_if_begun().filter(|response| response.text().contains("\"list\"")).map(|_| ())
     });
     // Without a key, the connection is closed after the answer.

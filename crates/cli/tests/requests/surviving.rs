@@ -159,9 +159,14 @@ fn chat() -> Value {
 
 #[test]
 fn streams_that_break_in_any_way_are_continued_and_a_second_death_too() {
-    for ending in
-        ["reset", "silent end", "garbage\n\n", "data: {\"cut\n\n", "data: {\"error\":{\"code\":500}}\n\n"]
-    {
+    for ending in [
+        "reset",
+        "silent end",
+        "garbage\n\n",
+        "data: {\"cut\n\n",
+        "data: {\"error\":{\"code\":500}}\n\n",
+        "event: error\ndata: {\"message\":\"died\"}\n\n",
+    ] {
         let engines = [(); 3].map(|()| faltering(ending));
         let urls = engines.each_ref().map(|engine| engine.url.as_str());
         let gateway = Gateway::over(&urls, &["--continue-streams"]);
@@ -188,6 +193,62 @@ fn a_stream_is_continued_no_more_often_than_allowed_and_only_below_its_length() 
         assert_eq!(seen.text, text, "{flags:?}");
         assert_eq!((seen.errors, seen.done), if text.ends_with("three") { (0, 1) } else { (1, 0) });
     }
+}
+
+/// A usage event of an engine that counts the delivered text as prompt, and has cached all of it.
+fn usage_event(prompt: u32, output: u32) -> String {
+    let usage = json!({"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": prompt}});
+    format!("data: {}\n\n", json!({"id": "chatcmpl-1", "choices": [], "usage": usage}))
+}
+
+#[test]
+fn an_answer_that_is_complete_ends_well_although_its_usage_is_lost() {
+    let last = token("three").replace("\"finish_reason\":null", "\"finish_reason\":\"stop\"");
+    let usage = "\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1,\"total_tokens\":8},\"object\"";
+    let counted = last.replace("\"object\"", usage);
+    for (last, usage) in [(last, None), (counted, Some((7, 1, 8)))] {
+        let engines = [(); 2].map(|()| {
+            let last = last.clone();
+            Scripted::new(move |mut asked| {
+                asked.begin_events();
+                asked.chunk(&last);
+                asked.reset();
+            })
+        });
+        let urls = engines.each_ref().map(|engine| engine.url.as_str());
+        let gateway = Gateway::over(&urls, &["--continue-streams"]);
+        let mut body = chat();
+        body["stream_options"] = json!({"include_usage": true});
+        let seen = seen(&send(&gateway, CHAT, &body).finish());
+        assert_eq!((seen.text.as_str(), seen.errors, seen.done), ("three", 0, 1));
+        assert_eq!((seen.usage, seen.finish_reasons.len()), (usage, 1));
+        assert_eq!(engines.iter().map(Scripted::asked).sum::<usize>(), 1);
+    }
+}
+
+#[test]
+fn usage_says_what_the_first_worker_had_cached() {
+    let engines = [(); 2].map(|()| {
+        Scripted::new(|mut asked| {
+            let is_first = text_so_far(&asked).is_empty();
+            asked.begin_events();
+            asked.chunk(&token(if is_first { "one " } else { "two" }));
+            if is_first {
+                return asked.reset();
+            }
+            asked.chunk(&usage_event(101, 1));
+            asked.chunk("data: [DONE]\n\n");
+            asked.end_chunks();
+        })
+    });
+    let urls = engines.each_ref().map(|engine| engine.url.as_str());
+    let gateway = Gateway::over(&urls, &["--continue-streams"]);
+    let mut body = chat();
+    body["stream_options"] = json!({"include_usage": true});
+    let answer = send(&gateway, CHAT, &body).finish();
+    assert_eq!(seen(&answer).usage, Some((100, 2, 102)));
+    assert!(!answer.text().contains("\"cached_tokens\":10"), "the first worker was cold: {}", answer.text());
 }
 
 #[test]

@@ -13,9 +13,11 @@
 //! small limit lie where no request comes, and a burst on one router meets a part of the limit only.
 //!
 //! A home that does not answer in time is not asked again until it is heard; until then the router decides from its
-//! copy. Twice a second each router lists the requests that a home should count, which repairs lost messages.
+//! copy. Twice a second each router lists the requests that a home should count, which repairs lost messages. Where
+//! concurrent requests are limited, each ask repeats the tenant's latest ends, so that a request is not refused because the
+//! message that freed its place was lost.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warmroute_types::{Micros, RouterId, To};
 
@@ -41,6 +43,9 @@ const LEVEL_INTERVAL: Micros = Micros::from_millis(100);
 
 /// Routers list the requests that homes should count at this interval.
 const HELD_INTERVAL: Micros = Micros::from_millis(500);
+
+/// Latest ends of a tenant that its asks repeat.
+const ENDS_REPEATED: usize = 16;
 
 /// Ended and refused requests of other routers are remembered for this long; copies of their asks arrive within it.
 const OVER_KEPT: Micros = Micros::from_secs(3);
@@ -68,6 +73,10 @@ pub struct SharedLimits<W> {
     granted: BTreeMap<(RouterId, u64), (u64, Reservation)>,
     /// Other routers' requests that ended or were refused, and when: a late copy of an ask gets the same answer.
     over: BTreeMap<(RouterId, u64), (Micros, Option<Exceeded>)>,
+    /// The latest messages to homes that free places, by tenant, and when they were first sent.
+    ends: BTreeMap<u64, VecDeque<(Micros, LimitMessage)>>,
+    /// When [`SharedLimits::ask`] or [`SharedLimits::tick`] was last called.
+    now: Micros,
     /// Tenants whose level changed since it was announced.
     changed: BTreeSet<u64>,
     levels_sent: Micros,
@@ -99,6 +108,8 @@ impl<W> Default for SharedLimits<W> {
             held: BTreeMap::new(),
             granted: BTreeMap::new(),
             over: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            now: Micros::ZERO,
             changed: BTreeSet::new(),
             levels_sent: Micros::ZERO,
             held_sent: Micros::ZERO,
@@ -119,6 +130,7 @@ impl<W> SharedLimits<W> {
     ) -> Asked {
         let id = self.next_id;
         self.next_id += 1;
+        self.now = now;
         let home = self.home(tenant);
         if home == self.me || self.silent.contains_key(&home) {
             return Asked::Decided(self.decide(id, tenant, limits, expected, now));
@@ -150,7 +162,7 @@ impl<W> SharedLimits<W> {
     pub fn settle(&mut self, lease: &Lease, took: u32) {
         self.rates.settle(&lease.reservation, took);
         if let Some(held) = self.held.remove(&lease.id) {
-            self.report(held.tenant, LimitMessage::Settle { id: lease.id, tokens: took });
+            self.report_end(&held, LimitMessage::Settle { id: lease.id, tokens: took });
         }
     }
 
@@ -158,7 +170,7 @@ impl<W> SharedLimits<W> {
     pub fn give_back(&mut self, lease: &Lease) {
         self.rates.cancel(&lease.reservation);
         if let Some(held) = self.held.remove(&lease.id) {
-            self.report(held.tenant, LimitMessage::Return { id: lease.id });
+            self.report_end(&held, LimitMessage::Return { id: lease.id });
         }
     }
 
@@ -249,6 +261,7 @@ impl<W> SharedLimits<W> {
 
     /// Sends what is due. Returns decisions for requests whose home did not answer in time.
     pub fn tick(&mut self, now: Micros) -> Vec<Decided<W>> {
+        self.now = now;
         let late = |one: &Pending<W>| now.since(one.asked) >= ANSWER_TIMEOUT;
         let expired: Vec<(u64, Pending<W>)> = self.pending.extract_if(.., |_, one| late(one)).collect();
         self.silent.extend(expired.iter().map(|(_, one)| (one.home, now)));
@@ -265,8 +278,17 @@ impl<W> SharedLimits<W> {
         if now.since(self.held_sent) >= HELD_INTERVAL {
             self.send_held(now);
             self.over.retain(|_, (at, _)| now.since(*at) < OVER_KEPT);
+            self.forget_ends(now);
         }
         expired.into_iter().map(|(id, one)| self.decide_pending(id, one, now)).collect()
+    }
+
+    /// Forgets ends that lists of held requests have told since.
+    fn forget_ends(&mut self, now: Micros) {
+        self.ends.retain(|_, ends| {
+            ends.retain(|(at, _)| now.since(*at) < OVER_KEPT);
+            !ends.is_empty()
+        });
     }
 
     /// Messages to send.
@@ -378,8 +400,20 @@ impl<W> SharedLimits<W> {
         }
     }
 
+    /// Reports that a request has freed its place.
+    fn report_end(&mut self, held: &HeldLease, end: LimitMessage) {
+        if held.limits.concurrent > 0 && self.home(held.tenant) != self.me {
+            let ends = self.ends.entry(held.tenant).or_default();
+            ends.truncate(ENDS_REPEATED - 1);
+            ends.push_front((self.now, end.clone()));
+        }
+        self.report(held.tenant, end);
+    }
+
     fn send_ask(&mut self, id: u64) {
         let Some(Pending { home, tenant, limits, expected, .. }) = self.pending.get(&id) else { return };
+        let ends = self.ends.get(tenant).into_iter().flatten().rev();
+        self.outbox.extend(ends.map(|(_, end)| (To::One(*home), end.clone())));
         let tokens = self.rates.expected_tokens(*tenant, *expected);
         let ask = LimitMessage::Ask { id, tenant: *tenant, limits: *limits, tokens };
         self.outbox.push((To::One(*home), ask));

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The coefficients are a robust least-squares fit over a window of recent observations. No feature can make a prefill
-//! cheaper, so every coefficient is at least zero. Four rules keep a few bad observations from spoiling the fit:
+//! cheaper, so every coefficient is at least zero. Five rules keep a few bad observations from spoiling the fit:
 //!
 //! * An observation counts by its relative error, so short and long prefills count alike.
 //! * An observation far from the fit is pulled towards it and weighs less. Both are computed anew at every fit, so an
@@ -13,6 +13,8 @@
 //! * When most of the latest observations are off by the same factor, the engine's speed has changed, or the prior was wrong: the
 //!   whole model is multiplied by that factor at once and older observations are dropped.
 //! * Features that the observations do not tell apart (all prompts alike) keep the proportions of the prior.
+//! * Short prompts do not tell what a token costs: most of their time is overhead, which a busy machine multiplies. While
+//!   there are no others, the price of a token stays within a factor of what is known, and the rest is overhead.
 //!
 //! A prefill that was predicted to be cached and was not takes a hundred times as long, and says nothing about the engine's speed.
 //! So a step of prefills is observed twice: at its first token with predicted cached tokens, or with none where that explains the time
@@ -205,6 +207,12 @@ const DESCENT_ROUNDS: usize = 6;
 /// From this many observations and corrections on, the fit is renewed only with every [`FIT_EVERY`]th.
 const FIT_ALWAYS_UNTIL: u64 = 128;
 const FIT_EVERY: u64 = 16;
+/// Steps with fewer thousands of tokens are short.
+const SHORT_STEP: f64 = 0.25;
+/// Short steps alone change the price of a token by no more than this factor.
+const SHORT_FACTOR: f64 = 4.0;
+/// The features whose coefficients short steps do not tell: prompts behind others, tokens, and their attention.
+const UNTOLD: [usize; 3] = [1, 2, 3];
 /// Bounds of restored coefficients; larger ones are corrupt.
 const RESTORED_MAX: f64 = 1e6;
 
@@ -218,6 +226,8 @@ pub(crate) struct LatencyModel {
     /// Where coefficients stay that the observations do not determine: the prior, or what was restored, scaled with every
     /// change of speed.
     anchor: FeatureVector,
+    /// The coefficients when steps that are not short last told them; before, the prior or what was restored.
+    told: FeatureVector,
     /// Observations and corrections so far.
     lessons: u64,
 }
@@ -260,6 +270,7 @@ impl LatencyModel {
             next_number: 0,
             coefficients: prior,
             anchor: prior,
+            told: prior,
             lessons: 0,
         }
     }
@@ -349,13 +360,43 @@ impl LatencyModel {
         for coefficient in self.coefficients.iter_mut().chain(&mut self.anchor) {
             *coefficient = (*coefficient * factor).min(RESTORED_MAX);
         }
+        let Some(bounds) = self.bounds() else { return };
+        let wanted = self.coefficients;
+        for at in UNTOLD {
+            self.coefficients[at] = self.coefficients[at].clamp(bounds[at].0, bounds[at].1);
+            self.anchor[at] = self.anchor[at].clamp(bounds[at].0, bounds[at].1);
+        }
+        // The rest of the change is overhead.
+        let rest = |seen: &Observation| dot(&seen.features, &wanted) - self.expected_ms(&seen.features);
+        let mut rests: Vec<f64> = self.window.iter().map(rest).collect();
+        let rest = median(&mut rests).unwrap_or(0.0);
+        self.coefficients[0] = (self.coefficients[0] + rest).clamp(0.0, RESTORED_MAX);
+        self.anchor[0] = (self.anchor[0] + rest).clamp(0.0, RESTORED_MAX);
+    }
+
+    /// Bounds of the coefficients while all steps are short; `None` if others tell them.
+    fn bounds(&self) -> Option<[(f64, f64); FEATURES]> {
+        let are_all = |is_one: fn(&Observation) -> bool| self.window.iter().all(is_one);
+        if !are_all(|seen| seen.features[2] < SHORT_STEP) {
+            return None;
+        }
+        let mut bounds = [(0.0, RESTORED_MAX); FEATURES];
+        // Prompts behind others have shown what they cost.
+        let untold = UNTOLD.into_iter().filter(|at| *at != 1 || are_all(|seen| seen.features[1] == 0.0));
+        untold.for_each(|at| bounds[at] = (self.told[at] / SHORT_FACTOR, self.told[at] * SHORT_FACTOR));
+        Some(bounds)
     }
 
     /// Renews the coefficients from the window, starting from the present ones.
     fn fit(&mut self) {
+        let bounds = self.bounds();
+        let limits = bounds.unwrap_or([(0.0, RESTORED_MAX); FEATURES]);
         for _ in 0..REWEIGHTING_ROUNDS {
             let sums = Sums::of(&self.window, &self.coefficients);
-            sums.descend(&mut self.coefficients, &self.anchor);
+            sums.descend(&mut self.coefficients, &self.anchor, &limits);
+        }
+        if bounds.is_none() {
+            self.told = self.coefficients;
         }
     }
 
@@ -386,7 +427,12 @@ impl LatencyModel {
     pub(crate) fn of_numbers(numbers: &[f64]) -> Option<LatencyModel> {
         let coefficients = FeatureVector::try_from(numbers).ok()?;
         let is_sane = coefficients.iter().all(|number| (0.0..=RESTORED_MAX).contains(number));
-        is_sane.then(|| LatencyModel { coefficients, anchor: coefficients, ..LatencyModel::new() })
+        is_sane.then(|| LatencyModel {
+            coefficients,
+            anchor: coefficients,
+            told: coefficients,
+            ..LatencyModel::new()
+        })
     }
 }
 
@@ -425,14 +471,19 @@ impl Sums {
         }
     }
 
-    /// Sets one coefficient after another to its optimum while the others stay.
-    fn descend(&self, coefficients: &mut FeatureVector, anchor: &FeatureVector) {
+    /// Sets one coefficient after another to its optimum within its limits while the others stay.
+    fn descend(
+        &self,
+        coefficients: &mut FeatureVector,
+        anchor: &FeatureVector,
+        limits: &[(f64, f64); FEATURES],
+    ) {
         for at in (0..DESCENT_ROUNDS).flat_map(|_| 0..FEATURES) {
             let product = self.products[at][at];
             let others = dot(&self.products[at], coefficients) - product * coefficients[at];
             let held = ANCHOR_WEIGHT * product.max(1e-9) / self.weight.max(1.0);
             let moment = self.moments[at] - others + held * anchor[at];
-            coefficients[at] = (moment / (product + held)).clamp(0.0, RESTORED_MAX);
+            coefficients[at] = (moment / (product + held)).clamp(limits[at].0, limits[at].1);
         }
     }
 }

@@ -26,6 +26,7 @@ pub struct Body<'a> {
     listed: [Option<&'a [u8]>; 2],
     /// `store`, as its raw value.
     store: Option<&'a [u8]>,
+    is_background: bool,
     /// The [`deciding_fields`] that were seen, as bits.
     seen: u64,
     repeated: Option<&'static str>,
@@ -77,7 +78,7 @@ pub(crate) const FRAME_FIELDS: [&str; 10] = [
 ];
 
 /// Fields by which a router decides, beside those that limit the answer or belong to the prompt.
-const DECIDING_FIELDS: [&str; 15] = [
+const DECIDING_FIELDS: [&str; 16] = [
     "model",
     "stream",
     "stream_options",
@@ -91,6 +92,7 @@ const DECIDING_FIELDS: [&str; 15] = [
     "previous_response_id",
     "conversation",
     "store",
+    "background",
     "n",
     "best_of",
 ];
@@ -254,6 +256,7 @@ impl<'a> Body<'a> {
             b"previous_response_id" => self.continued[0] = Some(value.value()?),
             b"conversation" => self.continued[1] = Some(value.value()?),
             b"store" => self.store = Some(value.value()?),
+            b"background" => self.is_background = is_true(value.value()?),
             b"n" => self.choices[0] = Some(value.value()?),
             b"best_of" => self.choices[1] = Some(value.value()?),
             b"cache_salt" => {
@@ -383,6 +386,11 @@ impl<'a> Body<'a> {
     /// Whether the client asks the server to store the response.
     pub fn asks_to_store(&self) -> bool {
         self.store == Some(b"true")
+    }
+
+    /// Whether the server answers before it has computed the response.
+    pub fn is_background(&self) -> bool {
+        self.is_background
     }
 
     /// Identifiers of stored items that stand in place of items: `{"type":"item_reference","id":…}`, or an object with
@@ -612,6 +620,9 @@ mod tests {
         assert!(forbids(r#"{"store":false}"#) && !forbids(r#"{"store":true}"#) && !forbids("{}"));
         let asks = |json: &str| Body::read(json.as_bytes()).unwrap().asks_to_store();
         assert!(asks(r#"{"store":true}"#) && !asks(r#"{"store":null}"#) && !asks("{}"));
+        let runs_on = |json: &str| Body::read(json.as_bytes()).unwrap().is_background();
+        assert!(runs_on(r#"{"background":true}"#) && runs_on(r#"{"background":"yes"}"#));
+        assert!(!runs_on(r#"{"background":false}"#) && !runs_on("{}"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use warmroute_router::{Usable, Vacancy, WorkerGroup};
 use warmroute_types::{Micros, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::background_responses::BackgroundResponses;
 use crate::keys::Tenant;
 use crate::random::random;
 use crate::shares::Shares;
@@ -112,6 +113,7 @@ const WAIT_BUCKETS_S: [f64; 10] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 
 pub(crate) struct AdmissionGate {
     pub(crate) admission: Mutex<Admission<Waiter>>,
     pub(crate) limits: TenantLimits,
+    pub(crate) background: BackgroundResponses,
     /// Seed for hashing tenant names, so that a client cannot choose a name that collides with another tenant's. Routers
     /// that share have the same one.
     seed: AtomicU64,
@@ -155,6 +157,7 @@ impl AdmissionGate {
         AdmissionGate {
             admission,
             limits: TenantLimits::default(),
+            background: BackgroundResponses::default(),
             seed: AtomicU64::new(random()),
             queue_waits_s: Histogram::new(WAIT_BUCKETS_S),
             typical_ttft: TypicalTtft::default(),

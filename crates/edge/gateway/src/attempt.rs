@@ -122,12 +122,28 @@ impl Attempt {
     }
 
     /// Notes that the worker stored an object with this identifier. The client does not have it yet, so its next request
-    /// finds this.
-    pub(crate) fn note_stored(&self, id: &str) {
-        let Some((kind, owner)) = self.request.stored.stores else { return };
+    /// finds this. Returns the identifier's hash.
+    pub(crate) fn note_stored(&self, id: &str) -> Option<u128> {
+        let (kind, owner) = self.request.stored.stores?;
         let (id, worker) = (hash_of(kind, id), Arc::clone(&self.decision.worker));
         self.gateway.router.apply(Change::ResponseStored { id, owner, worker });
         self.gateway.notify_peers();
+        Some(id)
+    }
+
+    /// Whether the engine answers before it has computed the response.
+    pub(crate) fn is_background(&self) -> bool {
+        self.request.stored.is_background
+    }
+
+    /// The stored object that the request reads, changes or cancels.
+    pub(crate) fn named_object(&self) -> Option<u128> {
+        self.request.stored.named
+    }
+
+    /// Settles the limits of a response that was computed in the background.
+    pub(crate) fn end_background(&self, id: u128, usage: Option<Usage>) {
+        self.gateway.end_background(id, usage);
     }
 
     /// The longest answer that the request allows, if limited.
@@ -181,7 +197,9 @@ impl Attempt {
     fn observe_end(&mut self, usage: Option<Usage>) {
         let texts = self.request.texts();
         let request = &self.request.routing_request(&texts, &[]);
-        let usage = usage.filter(|_| self.request.is_single);
+        // Of a continued stream, the client's usage is not what this worker has computed and found.
+        let is_whole = self.request.is_single && self.position == AttemptPosition::First;
+        let usage = usage.filter(|_| is_whole);
         let answered = usage.map(|usage| Answered { request, usage, at: self.gateway.now() });
         let observed = self.gateway.router.observe(&mut self.decision, Outcome::Ended { answered });
         if let (Some(usage), Some(feedback)) = (usage, observed.feedback) {

@@ -81,8 +81,15 @@ async fn serve_connection<S, F, B>(
     B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Unpin + 'static,
 {
     let ConnectionContext { drain, timeouts, open } = context;
+    let accepting = async {
+        // Unlike `readable`, this never returns without a byte or the end.
+        if stream.peek(&mut [0]).await.is_ok_and(|bytes| bytes > 0) {
+            open.hear();
+        }
+        acceptor.accept(stream).await
+    };
     let stream = tokio::select! {
-        accepted = tokio::time::timeout(timeouts.head, acceptor.accept(stream)) => match accepted {
+        accepted = tokio::time::timeout(timeouts.head, accepting) => match accepted {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
             Err(_) => return tracing::debug!("TLS handshake timed out"),
@@ -134,5 +141,34 @@ async fn serve_connection<S, F, B>(
     if let Err(error) = served {
         // Clients disconnect or send invalid HTTP all the time, so this is not worth a warning.
         tracing::debug!(%error, "client connection ended with an error");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+    use crate::response_body::ResponseBody;
+
+    #[tokio::test]
+    async fn a_part_of_a_head_is_heard() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let timeouts = ClientTimeouts { head: Duration::from_secs(60), write_stall: Duration::from_secs(60) };
+        let limits = ListenerLimits::new(9, Acceptor::default(), move || timeouts);
+        let connections = limits.connections.clone();
+        let service = |_| async { Ok(Response::new(ResponseBody::whole(bytes::Bytes::new()))) };
+        let serving = tokio::spawn(accept(listener, Drain::default(), limits, service));
+        let _silent = TcpStream::connect(to).await.unwrap();
+        let mut slow = TcpStream::connect(to).await.unwrap();
+        slow.write_all(b"P").await.unwrap();
+        while connections.heard() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(connections.heard(), 1);
+        serving.abort();
     }
 }

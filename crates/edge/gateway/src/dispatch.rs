@@ -100,13 +100,16 @@ async fn read(
         Ok(early) => early,
         Err(refusal) => {
             connection.iter().for_each(|connection| connection.refuse());
-            intake::drain_refused_body(&parts.headers, body, config.timeouts.body).await;
+            intake::drain_refused_body(&parts.headers, body, config.timeouts.body);
             return Err(refusal);
         }
     };
     let arriving = connection.as_ref().map(OpenConnection::begin_body);
-    let mut intake =
-        intake::receive(&parts.method, api, &parts.headers, body, gateway, config, tenant).await?;
+    let received = intake::receive(&parts.method, api, &parts.headers, body, gateway, config, tenant).await;
+    if received.is_err() {
+        connection.iter().for_each(|connection| connection.refuse());
+    }
+    let mut intake = received?;
     if let RequestBody::Upload { upload: Some(upload), .. } = &mut intake.body {
         // Its body still arrives while the worker gets it.
         upload.arriving = arriving;
@@ -429,6 +432,9 @@ impl Dispatch {
         // Only the last attempt could move the headers, and which attempt is the last is not known yet.
         *request.headers_mut() = self.headers.clone();
         headers::address_to(request.headers_mut(), &upstream.target.host_header, upstream.rank());
+        if let Some(id) = self.headers.get(headers::REQUEST_ID) {
+            request.headers_mut().insert(headers::REQUEST_ID, headers::worker_request_id(id));
+        }
         request
     }
 

@@ -35,6 +35,7 @@ impl EarlyLease {
         if limits.concurrent == 0 {
             return Ok(None);
         }
+        gateway.expire_background();
         let tenant = gateway.admission_gate.tenant_id(config, headers, tenant);
         let nothing = ExpectedTokens { prompt: 0, answers: 0, answer_max: Some(0) };
         let lease = limit_exchange::reserve(gateway, tenant, limits, nothing, None).await;

@@ -96,6 +96,13 @@ pub(crate) fn data_of(event: &[u8]) -> Result<Option<Vec<u8>>, NoEvent> {
     Ok(data)
 }
 
+/// Whether an event, or one of several, is named an error.
+pub(crate) fn is_named_error(events: &[u8]) -> bool {
+    events
+        .split(|byte| *byte == b'\n')
+        .any(|line| line.strip_prefix(b"event:").is_some_and(|name| name.trim_ascii() == b"error"))
+}
+
 /// The bytes are no server-sent event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoEvent;

@@ -108,10 +108,22 @@ pub(crate) fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 fn new_request_id() -> HeaderValue {
+    HeaderValue::from_bytes(&[hex_digits(), hex_digits()].concat())
+        .expect("hex digits are a valid header value")
+}
+
+/// The id under which one attempt of a request runs in a worker: the request's, and digits that no client knows. vLLM names
+/// requests by this header, so an id that a client chose could meet, or end, another request with that id, also an
+/// earlier attempt of the same one.
+pub(crate) fn worker_request_id(request_id: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(&[request_id.as_bytes(), b"-", &hex_digits()].concat())
+        .expect("a header value and hex digits are a valid header value")
+}
+
+fn hex_digits() -> [u8; 16] {
     const HEX: &[u8; 16] = b"0123456789abcdef";
-    let bits = u128::from(random()) << 64 | u128::from(random());
-    let digits: [u8; 32] = std::array::from_fn(|i| HEX[(bits >> (4 * i)) as usize & 15]);
-    HeaderValue::from_bytes(&digits).expect("hex digits are a valid header value")
+    let bits = random();
+    std::array::from_fn(|i| HEX[(bits >> (4 * i)) as usize & 15])
 }
 
 /// Prepares a client's headers for a worker. Only the gateway sets the rank: clients cannot choose a worker with it.
@@ -241,5 +253,11 @@ mod tests {
             assert!(id != bad && id.len() == 32);
         }
         assert_ne!(request_id(&HeaderMap::new()), request_id(&HeaderMap::new()));
+        let id = HeaderValue::from_static("abc-1");
+        let attempts = [worker_request_id(&id), worker_request_id(&id)];
+        assert!(
+            attempts[0] != attempts[1]
+                && attempts.iter().all(|id| id.to_str().unwrap().starts_with("abc-1-"))
+        );
     }
 }

@@ -15,6 +15,7 @@ use crate::body_budget::BodyBudget;
 use crate::engine_fields;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
+use crate::json_start::{ENCODING_BYTES, begins_object, is_several_values};
 use crate::keys::Tenant;
 use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand, cached_tokens_for};
 use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
@@ -128,11 +129,15 @@ pub(crate) async fn receive(
     tenant: Option<&Tenant>,
 ) -> Result<Intake, GatewayError> {
     let mut budget = gateway.body_memory.share(config, tenant);
+    let (mut body, mut deadline) = (body, BodyDeadline::new(config.timeouts.body));
+    let mut start = None;
     if !is_json(method, api, headers) {
-        return pass_through(headers, body, config, tenant, budget).await;
+        start = read_start(&mut body, &mut deadline).await?;
+        if !is_disguised_json(start.as_deref().unwrap_or_default(), headers) {
+            return Ok(pass_through(start, headers, body, config, tenant, budget));
+        }
     }
-    let deadline = BodyDeadline::new(config.timeouts.body);
-    let bytes = buffer(body, headers, config.body_bytes_max, deadline, &mut budget).await?;
+    let bytes = buffer(start, body, headers, config.body_bytes_max, deadline, &mut budget).await?;
     let usage = UsageDemand::of(config, tenant);
     let context = ParseContext { api, headers, gateway, config, tenant, usage };
     let (request, body) = parse(&bytes, context).await?;
@@ -154,20 +159,48 @@ fn enforce_fields(
     policy.apply(bytes, body)
 }
 
-/// Whether an engine may read this body of an API that the gateway does not know as a JSON object. Such a body is
-/// refused if it cannot be read here: Python's parser reads more than JSON, in any encoding.
+/// Whether an engine may read this body of an API that the gateway does not know as a JSON object, whatever its content
+/// type says. Such a body is refused if it cannot be read here: Python's parser reads more than JSON, in any encoding.
 fn is_read_as_json(headers: &HeaderMap, bytes: &[u8]) -> bool {
+    let is_object = || begins_object(bytes) == Some(true);
+    let is_one = || declares_json(headers) || !is_several_values(bytes);
+    !is_packed(headers) && (Body::read(bytes).is_ok() || (is_object() && is_one()))
+}
+
+fn declares_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
-    let is_json = kind.is_none_or(|kind| {
+    kind.is_none_or(|kind| {
         let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         kind == b"application/json" || kind.ends_with(b"+json")
-    });
-    let is_packed = headers.get(header::CONTENT_ENCODING).is_some_and(|value| *value != "identity");
-    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
-    // UTF-16 and UTF-32 have a mark at their start, or a zero beside the brace.
-    let is_wide = matches!(text, [0xfe | 0xff, ..]) || text.iter().take(4).any(|&byte| byte == 0);
-    let may_be_object = is_wide || text.first() == Some(&b'{');
-    !is_packed && ((is_json && may_be_object) || Body::read(bytes).is_ok())
+    })
+}
+
+fn is_packed(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_ENCODING).is_some_and(|value| *value != "identity")
+}
+
+/// Whether a body with this start is an upload by its content type, and may be a JSON object.
+pub(crate) fn is_disguised_json(start: &[u8], headers: &HeaderMap) -> bool {
+    let is_short = start.len() < ENCODING_BYTES;
+    !start.is_empty() && !is_packed(headers) && (is_short || begins_object(start) != Some(false))
+}
+
+/// Reads as much of an upload as tells whether it begins like a JSON object: nearly always its first chunk.
+async fn read_start(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<Option<Bytes>, GatewayError> {
+    let mut start: Option<Bytes> = None;
+    while !body.is_end_stream()
+        && let Some(chunk) = next_chunk(body, deadline).await?
+    {
+        let so_far = start.take().filter(|start| !start.is_empty());
+        let so_far = so_far.map_or(chunk.clone(), |so_far| Bytes::from([so_far, chunk].concat()));
+        let is_known = so_far.len() >= ENCODING_BYTES && begins_object(&so_far).is_some();
+        let is_enough = is_known || so_far.len() >= FIRST_PART_BYTES;
+        start = Some(so_far);
+        if is_enough {
+            break;
+        }
+    }
+    Ok(start)
 }
 
 /// Parses a JSON body. Returns the request, and the body as workers get it.
@@ -205,28 +238,24 @@ async fn build(bytes: &Bytes, body: &Body<'_>, context: ParseContext<'_>) -> (Pa
     (request, outgoing)
 }
 
-/// Streams a body that is not JSON. The beginning of a form is read, because it may name the model.
-async fn pass_through(
+/// Streams a body that is not JSON. The start of a form may name the model.
+fn pass_through(
+    start: Option<Bytes>,
     headers: &HeaderMap,
-    mut body: Incoming,
+    body: Incoming,
     config: &Config,
     tenant: Option<&Tenant>,
     budget: BodyBudget,
-) -> Result<Intake, GatewayError> {
-    let head = match is_form(headers) {
-        true => next_chunk(&mut body, &mut BodyDeadline::new(config.timeouts.body)).await?,
-        false => None,
-    };
-    let form = head.as_deref().unwrap_or_default();
-    let request = unparsed(form, headers, config, tenant);
-    let body = if head.is_none() && body.is_end_stream() {
+) -> Intake {
+    let request = unparsed(start.as_deref().unwrap_or_default(), headers, config, tenant);
+    let body = if start.is_none() && body.is_end_stream() {
         // An empty body can always be sent again.
         RequestBody::Buffered(BufferedBody::default())
     } else {
         let status = Arc::new(UploadStatus::default());
-        RequestBody::Upload { upload: Some(Upload::new(head, body, Arc::clone(&status))), status }
+        RequestBody::Upload { upload: Some(Upload::new(start, body, Arc::clone(&status))), status }
     };
-    Ok(Intake { request: Arc::new(request), body, budget })
+    Intake { request: Arc::new(request), body, budget }
 }
 
 /// What is known about a request whose body is not JSON: the model, if the start of a form names it, and the session.
@@ -265,29 +294,30 @@ pub(crate) fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
     method == Method::POST && (api != Api::Other || !UPLOADS.iter().any(|upload| kind.starts_with(upload)))
 }
 
-/// Reads a body of at most `limit` bytes within the memory budget.
+/// Reads a body of at most `limit` bytes within the memory budget. `start` has been read already.
 pub(crate) async fn buffer(
+    start: Option<Bytes>,
     mut body: Incoming,
     headers: &HeaderMap,
     limit: usize,
     mut deadline: BodyDeadline,
     budget: &mut BodyBudget,
 ) -> Result<Bytes, GatewayError> {
-    let announced = body.size_hint().lower() as usize;
+    let announced = body.size_hint().lower() as usize + start.as_ref().map_or(0, Bytes::len);
     if announced > limit {
         // A client that waits for `100 Continue` has sent nothing. A far larger body is not worth reading.
         if !headers.contains_key(header::EXPECT) && announced <= limit + DISCARD_BYTES_MAX {
-            discard(body, deadline).await;
+            discard(body, &deadline);
         }
         return Err(GatewayError::TooLarge { limit });
     }
-    match read_within(&mut body, announced, limit, &mut deadline, budget).await {
+    match read_within(start, &mut body, announced, limit, &mut deadline, budget).await {
         Err(
             refusal @ (GatewayError::TooLarge { .. }
             | GatewayError::MemoryFull
             | GatewayError::MemoryShareFull),
         ) => {
-            discard(body, deadline).await;
+            discard(body, &deadline);
             Err(refusal)
         }
         read => read,
@@ -295,13 +325,17 @@ pub(crate) async fn buffer(
 }
 
 async fn read_within(
+    start: Option<Bytes>,
     body: &mut Incoming,
     announced: usize,
     limit: usize,
     deadline: &mut BodyDeadline,
     budget: &mut BodyBudget,
 ) -> Result<Bytes, GatewayError> {
-    let first = next_chunk(body, deadline).await?.unwrap_or_default();
+    let first = match start {
+        Some(start) => start,
+        None => next_chunk(body, deadline).await?.unwrap_or_default(),
+    };
     if first.len() > limit {
         return Err(GatewayError::TooLarge { limit });
     }
@@ -332,24 +366,28 @@ async fn next_chunk(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<
     Ok(None)
 }
 
-/// Reads the rest of a refused request, so that its client sees the refusal instead of a reset connection. A client
-/// that waits for `100 Continue` sends nothing.
-pub(crate) async fn drain_refused_body(headers: &HeaderMap, body: Incoming, timeout: Duration) {
+/// Reads the rest of a refused request while its client gets the answer, so that the client sees the answer instead of a
+/// reset connection. A client that waits for `100 Continue` sends nothing.
+pub(crate) fn drain_refused_body(headers: &HeaderMap, body: Incoming, timeout: Duration) {
     let waits_for_continue = headers.contains_key(header::EXPECT);
     if !waits_for_continue && !body.is_end_stream() {
-        discard(body, BodyDeadline::new(timeout)).await;
+        discard(body, &BodyDeadline::new(timeout));
     }
 }
 
-async fn discard(mut body: Incoming, deadline: BodyDeadline) {
+/// Reads and discards the rest of a body in the background, within bounds. The connection serves further requests if the
+/// body ends within them, and is closed otherwise.
+fn discard(mut body: Incoming, deadline: &BodyDeadline) {
     let deadline = deadline.at.min(Instant::now() + DISCARD_TIME_MAX);
-    let mut seen = 0;
-    while seen < DISCARD_BYTES_MAX {
-        match timeout_at(deadline, body.frame()).await {
-            Ok(Some(Ok(frame))) => seen += frame.data_ref().map_or(0, Bytes::len),
-            Ok(Some(Err(_)) | None) | Err(_) => return,
+    tokio::spawn(async move {
+        let mut seen = 0;
+        while seen < DISCARD_BYTES_MAX {
+            match timeout_at(deadline, body.frame()).await {
+                Ok(Some(Ok(frame))) => seen += frame.data_ref().map_or(0, Bytes::len),
+                Ok(Some(Err(_)) | None) | Err(_) => return,
+            }
         }
-    }
+    });
 }
 
 #[cfg(test)]

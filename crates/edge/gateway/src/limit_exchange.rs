@@ -69,6 +69,7 @@ impl Gateway {
 
     /// Messages about limits that are due, to these routers. Call it every few milliseconds while limits are shared.
     pub fn compose_limits(&self, others: BTreeSet<RouterId>) -> Vec<Envelope> {
+        self.expire_background();
         self.admission_gate.limits.tick(others, self.now())
     }
 

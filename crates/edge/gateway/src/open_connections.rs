@@ -3,17 +3,22 @@
 //! Opening a connection needs no key, so one that has not sent an accepted request must not keep others out: it has a
 //! short time for its first request. When the listener is full, these give way, in this order:
 //!
-//! 1. connections that were silent for a second, then for 100 ms: a client that has a request sends it by then;
-//! 2. idle connections (between two requests) of an owner that has a quarter of all connections idle;
-//! 3. other idle connections, unless one has just come that may turn out to be silent: their clients open others when
-//!    they need them;
-//! 4. bodies that have been arriving for a second, of an owner with a quarter of all connections in that state.
+//! 1. connections that have sent no byte for 100 ms: a client sends the first bytes of its request, or of its TLS
+//!    handshake, as soon as it is connected, over a slow line too;
+//! 2. connections without an accepted request after a second;
+//! 3. idle connections (between two requests) of an owner that has a quarter of all connections idle;
+//! 4. other idle connections, while those without an accepted request are less than a quarter of all: a flood must leave
+//!    room for new clients too;
+//! 5. connections that have sent a part of their first request, after 100 ms, unless one has just come that may turn out
+//!    to be silent;
+//! 6. other idle connections, and bodies that have been arriving for a second, of an owner with a quarter of all
+//!    connections in that state. Neither gives way while a new connection may turn out to be silent.
 //!
 //! A connection that has just come never gives way: the next one waits until it has sent its request or is silent.
 //! An owner is a tenant once its key is known, and an address before. Of each kind, the oldest one gives way of the owner
 //! with the most, or of the one whose silent connections have waited longest in total. Silent connections from many
-//! addresses thus push out neither idle connections of tenants nor new ones whose request is on its way. A drain closes
-//! connections without an accepted request at once.
+//! addresses thus take at most a quarter of all connections from idle clients, and push out no client whose request is on
+//! its way. A drain closes connections without an accepted request at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -31,10 +36,10 @@ use crate::drain::Drain;
 /// Longest time from the connection to the first accepted request. The head timeout may be shorter.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// The first request of a connection that is younger may be on its way, over a slow line.
+/// A connection that has sent some bytes may need this long for its first request: TLS takes round trips.
 const YOUTH: Duration = Duration::from_secs(1);
 
-/// The same over a fast line.
+/// A connection that has sent nothing for longer is not about to send a request.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// A body that takes longer counts as slow.
@@ -71,7 +76,10 @@ struct State {
     opened: Instant,
     /// A hash of the tenant's name; 0 if none is known.
     tenant: AtomicU64,
+    /// It has sent no request that was accepted.
     is_silent: AtomicBool,
+    /// It has sent some bytes.
+    is_heard: AtomicBool,
     /// Its request was refused, and the rest of the body is being read for the client's sake only.
     is_refused: AtomicBool,
     /// When the body of its request began to arrive, in microseconds after it was opened; 0 while none does.
@@ -101,17 +109,26 @@ impl State {
         self.is_silent.load(Relaxed)
     }
 
-    fn is_long_silent(&self) -> bool {
-        self.is_silent() && self.opened.elapsed() >= YOUTH
+    /// Whether it has sent nothing for a while.
+    fn is_unheard(&self) -> bool {
+        self.is_silent() && !self.is_heard.load(Relaxed) && self.opened.elapsed() >= GRACE
     }
 
     fn is_past_grace(&self) -> bool {
         self.is_silent() && self.opened.elapsed() >= GRACE
     }
 
+    fn is_past_youth(&self) -> bool {
+        self.is_silent() && self.opened.elapsed() >= YOUTH
+    }
+
     /// Whether it may still turn out to be silent.
     fn is_new(&self) -> bool {
         self.is_silent() && self.opened.elapsed() < GRACE
+    }
+
+    fn is_new_and_unheard(&self) -> bool {
+        self.is_new() && !self.is_heard.load(Relaxed)
     }
 
     /// Whether it has no accepted request in progress, and had one before.
@@ -142,6 +159,7 @@ impl OpenConnections {
             opened,
             tenant: AtomicU64::new(0),
             is_silent: AtomicBool::new(true),
+            is_heard: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
             body_since_us: AtomicU64::new(0),
             is_leaving: AtomicBool::new(false),
@@ -169,6 +187,15 @@ impl OpenConnections {
     }
 }
 
+#[cfg(test)]
+impl OpenConnections {
+    /// Connections without an accepted request that have sent some bytes.
+    pub(crate) fn heard(&self) -> usize {
+        let is_heard = |state: &&Arc<State>| state.is_silent() && state.is_heard.load(Relaxed);
+        self.0.lock().by_id.values().filter(is_heard).count()
+    }
+}
+
 /// The address, or the network of an IPv6 address: one client has all addresses of its /64.
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -190,21 +217,27 @@ impl Registry {
     /// The connections that give way next.
     fn leaving(&self) -> Vec<&Arc<State>> {
         let (share, batch) = (self.by_id.len() / LARGE_SHARE, self.by_id.len() / BATCH + 1);
+        let one = |is_one| Kind { is_one, spared: 0, at_once: 1 };
+        let one_of_many = |is_one| Kind { is_one, spared: share, at_once: 1 };
+        let several = |is_one| Kind { is_one, spared: 0, at_once: batch };
         let first_of = |kinds: &[Kind]| {
             let mut chosen = kinds.iter().map(|kind| self.oldest_of_most(kind));
             chosen.find(|chosen| !chosen.is_empty())
         };
-        let unused = [
-            Kind { is_one: State::is_long_silent, spared: 0, at_once: batch },
-            Kind { is_one: State::is_past_grace, spared: 0, at_once: batch },
-            Kind { is_one: State::is_idle, spared: share, at_once: 1 },
-        ];
-        let others = [
-            Kind { is_one: State::is_idle, spared: 0, at_once: 1 },
-            Kind { is_one: State::has_slow_body, spared: share, at_once: 1 },
-        ];
-        let has_new = || self.by_id.values().any(|state| state.is_new());
-        first_of(&unused).or_else(|| if has_new() { None } else { first_of(&others) }).unwrap_or_default()
+        let has_any = |is_one: fn(&State) -> bool| self.by_id.values().any(|state| is_one(state));
+        let unused = [several(State::is_unheard), several(State::is_past_youth), one_of_many(State::is_idle)];
+        let slow = [several(State::is_past_grace)];
+        let others = [one(State::is_idle), one_of_many(State::has_slow_body)];
+        first_of(&unused)
+            .or_else(|| if self.silent() < share { first_of(&[one(State::is_idle)]) } else { None })
+            .or_else(|| if has_any(State::is_new_and_unheard) { None } else { first_of(&slow) })
+            .or_else(|| if has_any(State::is_new) { None } else { first_of(&others) })
+            .unwrap_or_default()
+    }
+
+    /// Connections without an accepted request, also those that were told to leave: others will take their places.
+    fn silent(&self) -> usize {
+        self.by_id.values().filter(|state| state.is_silent()).count()
     }
 
     /// The oldest connections of this kind of the owner with the most, and if these are few, the oldest of all.
@@ -226,6 +259,11 @@ impl Registry {
 }
 
 impl OpenConnection {
+    /// Notes that some bytes have come.
+    pub(crate) fn hear(&self) {
+        self.state.is_heard.store(true, Relaxed);
+    }
+
     /// Notes that a request of this tenant was accepted. `tenant`: a hash of its name, 0 without keys.
     pub(crate) fn accept(&self, tenant: u64) {
         if self.state.is_silent() {
@@ -369,6 +407,47 @@ mod tests {
         (0..16).for_each(|_| assert!(open.evict()));
         assert!(flood.iter().all(|silent| has_left(silent)));
         assert!(!open.evict() && !honest.iter().any(|idle| has_left(idle)) && !has_left(&new));
+    }
+
+    #[test]
+    fn a_client_whose_request_takes_long_gets_in_during_a_silent_flood() {
+        let open = OpenConnections::default();
+        let earlier = Instant::now() - GRACE * 2;
+        // Its opening is not a second ago however long the test takes.
+        let slow = add_new(&open, 1);
+        slow.hear();
+        let flood: Vec<_> =
+            (2..18).map(|last| open.add_opened(earlier, address(last), Duration::from_secs(60))).collect();
+        (0..16).for_each(|_| assert!(open.evict()));
+        assert!(flood.iter().all(|silent| has_left(silent)) && !has_left(&slow));
+        drop(flood);
+        let heard = open.add_opened(earlier, address(2), Duration::from_secs(60));
+        heard.hear();
+        let new = add_new(&open, 3);
+        let old = heard.state.opened.elapsed() >= YOUTH;
+        assert!(
+            old || !open.evict(),
+            "a connection that may be silent pushes out none with a part of its head"
+        );
+        new.hear();
+        assert!(open.evict() && has_left(&heard) && !has_left(&slow), "parts of heads from many addresses");
+    }
+
+    #[test]
+    fn idle_connections_of_small_tenants_leave_a_quarter_of_the_places_to_new_ones() {
+        let open = OpenConnections::default();
+        let idle: Vec<_> = (0..16)
+            .map(|tenant| {
+                let connection = open.add(address(1), Duration::from_secs(60));
+                connection.accept(tenant + 1);
+                connection
+            })
+            .collect();
+        let count_left = || idle.iter().filter(|idle| has_left(idle)).count();
+        // Each one that gives way is followed by one that may turn out to be silent.
+        let flood: Vec<_> = (0..8).map(|last| (open.evict(), add_new(&open, last + 2))).collect();
+        assert_eq!((flood.iter().filter(|(gave_way, _)| *gave_way).count(), count_left()), (5, 5));
+        assert!(!open.evict() && !flood.iter().any(|(_, new)| has_left(new)));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use http::HeaderMap;
 use tokio::sync::oneshot;
 use warmroute_admission::{
-    AdmissionPosition, AdmissionRequest, ExpectedTokens, Lease, Limits, RefusalCause, Refused, TtftBudget,
+    AdmissionPosition, AdmissionRequest, Exceeded, ExpectedTokens, Lease, Limit, Limits, RefusalCause,
+    Refused, TtftBudget,
 };
 use warmroute_router::Vacancy;
 use warmroute_types::{Micros, Usage, WorkerId};
@@ -84,6 +85,9 @@ pub(crate) async fn admit(
 ) -> Result<Option<Permit>, GatewayError> {
     let limits = tenant.map_or(config.limits, |tenant| tenant.limits.over(config.limits));
     let has_rates = limits != Limits::default();
+    if has_rates {
+        gateway.expire_background();
+    }
     if !has_rates && !config.is_limited() {
         return Ok(None);
     }
@@ -106,7 +110,11 @@ pub(crate) async fn admit(
             Some(early) => early.admit(expected).await,
             None => limit_exchange::reserve(gateway, ask.tenant, limits, expected, None).await,
         };
-        permit.lease = Some(lease.map_err(GatewayError::RateLimited)?);
+        let is_polled = || request.stored.named.is_some_and(|id| gateway.admission_gate.background.has(id));
+        permit.lease = match lease {
+            Err(Exceeded { limit: Limit::Concurrent, .. }) if is_polled() => None,
+            lease => Some(lease.map_err(GatewayError::RateLimited)?),
+        };
     }
     if config.is_limited() {
         let shares = tenant.map_or(config.shares, |tenant| tenant.shares.over(config.shares));
@@ -313,6 +321,13 @@ impl Permit {
         let limited = self.lease.as_ref().filter(|lease| lease.is_limited());
         if let (Some(lease), Some(each)) = (limited, usage.output_tokens.checked_div(self.answers)) {
             self.gateway.admission_gate.limits.learn(lease, each);
+        }
+    }
+
+    /// Keeps the request's part of its tenant's limits, because the engine goes on after its answer.
+    pub(crate) fn keep_in_background(&mut self, id: u128) {
+        if let Some(lease) = self.lease.take() {
+            self.gateway.keep_in_background(id, lease);
         }
     }
 

@@ -110,8 +110,10 @@ impl Pick {
         (self.body, self.budget, self.sight) = (body, Some(budget), sight);
     }
 
-    /// Keeps the client from steering the worker.
+    /// Keeps the client from steering the worker, and from choosing the request's name in it.
     pub(crate) fn remove_steering(&mut self, headers: &HeaderMap) {
+        let id = headers::worker_request_id(&headers::request_id(headers));
+        self.header_changes.set.push((headers::REQUEST_ID, id));
         self.header_changes.remove.extend(headers::steering(headers));
     }
 

@@ -22,6 +22,7 @@ use warmroute_types::{Delivery, Micros, WorkerId};
 use crate::attempt::Attempt;
 use crate::body_budget::BodyBudget;
 use crate::client_path::is_client_path;
+use crate::early_lease::EarlyLease;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::intake::BodyDeadline;
@@ -46,6 +47,8 @@ pub struct PickHead {
     pub path: String,
     /// The request's headers.
     pub headers: HeaderMap,
+    /// Whether a body follows.
+    pub has_body: bool,
     /// Addresses that may be chosen, as `IP:PORT` or `IP`; `None`: all workers.
     pub allowed: Option<Vec<String>>,
     /// The group of workers that may be chosen; `None`: all workers.
@@ -62,6 +65,10 @@ pub enum BodyNeed {
     /// Its first part: the body is not JSON. The rest may be large and is not kept.
     Start,
 }
+
+/// Parts of a body that tell whether it begins like a JSON object. Of one that begins with as many parts of space, that is
+/// not known.
+const STARTING_PARTS: usize = 8;
 
 /// A refused request, and the response that its client gets.
 #[derive(Clone, Debug)]
@@ -96,12 +103,16 @@ pub struct PickIntake {
     api: Api,
     received: Micros,
     parts: Vec<Bytes>,
+    /// Whether an upload by its content type may be a JSON object.
+    is_disguised: bool,
     bytes: usize,
     budget: BodyBudget,
     deadline: BodyDeadline,
     tenant: Option<Arc<Tenant>>,
     /// Whether the request has a valid key, or needs none.
     is_authenticated: bool,
+    /// Its place among its tenant's concurrent requests, which it has from its head on.
+    early: Option<EarlyLease>,
     drain: Drain,
 }
 
@@ -127,9 +138,11 @@ impl Gateway {
             deadline: BodyDeadline::new(config.timeouts.body),
             tenant,
             is_authenticated,
+            early: None,
             config,
             head,
             parts: Vec::new(),
+            is_disguised: false,
             bytes: 0,
             drain: drain.clone(),
         }
@@ -137,17 +150,25 @@ impl Gateway {
 }
 
 impl PickIntake {
-    /// How much of the body is needed.
+    /// How much of the body is needed, by the parts that have arrived.
     pub fn need(&self) -> BodyNeed {
-        match intake::is_json(&self.head.method, self.api, &self.head.headers) {
+        let is_declared = intake::is_json(&self.head.method, self.api, &self.head.headers);
+        match is_declared || self.is_disguised || self.parts.is_empty() {
             true => BodyNeed::Whole,
             false => BodyNeed::Start,
         }
     }
 
-    /// Refuses a request without a valid key, and one for a path that clients may not request.
-    pub fn check(&self) -> Result<(), Refusal> {
-        self.check_head().map_err(|error| self.refuse(error))
+    /// Refuses a request without a valid key, one for a path or with a method that clients may not use, and one beyond the
+    /// concurrent requests of its tenant. The others count from now on, while their body arrives.
+    pub async fn check(&mut self) -> Result<(), Refusal> {
+        self.check_head().map_err(|error| self.refuse(error))?;
+        if self.head.has_body {
+            let (admission, tenant) = (&self.config.admission, self.tenant.as_deref());
+            let early = EarlyLease::take(&self.gateway, admission, &self.head.headers, tenant).await;
+            self.early = early.map_err(|error| self.refuse(error))?;
+        }
+        Ok(())
     }
 
     fn check_head(&self) -> Result<(), GatewayError> {
@@ -156,8 +177,15 @@ impl PickIntake {
         }
         let path = self.head.path.split('?').next().unwrap_or_default();
         let is_known = self.api != Api::Other || path == "/health" || is_client_path(path);
-        let is_allowed = is_known || self.head.allows_any_path;
-        if is_allowed { Ok(()) } else { Err(GatewayError::UnknownPath(path.to_owned())) }
+        if !is_known && !self.head.allows_any_path {
+            return Err(GatewayError::UnknownPath(path.to_owned()));
+        }
+        match &self.head.method {
+            method if self.api != Api::Other && *method != Method::POST && !self.head.allows_any_path => {
+                Err(GatewayError::MethodNotAllowed { method: method.clone(), allowed: "POST" })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// When the next part of the body must have arrived.
@@ -179,6 +207,10 @@ impl PickIntake {
         fits.and_then(|()| self.budget.reserve(part.len())).map_err(|error| self.refuse(error))?;
         if !part.is_empty() {
             self.parts.push(part);
+            if self.parts.len() <= STARTING_PARTS {
+                let start = joined(self.parts.clone());
+                self.is_disguised = intake::is_disguised_json(&start, &self.head.headers);
+            }
         }
         Ok(())
     }
@@ -217,7 +249,7 @@ impl PickIntake {
         let (gateway, headers) = (&self.gateway, &self.head.headers);
         let admission = &self.config.admission;
         let budget = permit::ttft_budget(gateway, admission, headers, tenant.as_deref())?;
-        let entry = Entry { early: None, budget };
+        let entry = Entry { early: self.early.take(), budget };
         let mut permit =
             permit::admit(gateway, admission, headers, tenant.as_deref(), &request, entry, &avoid).await?;
         let routed = self.route(&request, &mut permit, &mut avoid).await;
@@ -254,8 +286,9 @@ impl PickIntake {
         &mut self,
         tenant: Option<&Tenant>,
     ) -> Result<(ParsedRequest, BufferedBody), GatewayError> {
+        let need = self.need();
         let (bytes, headers) = (joined(std::mem::take(&mut self.parts)), &self.head.headers);
-        if bytes.is_empty() || self.need() == BodyNeed::Start {
+        if bytes.is_empty() || need == BodyNeed::Start {
             let request = intake::unparsed(&bytes, headers, &self.config, tenant);
             return Ok((request, BufferedBody::spliced(&bytes, [None, None, None])));
         }
@@ -350,6 +383,28 @@ impl AllowedAddresses {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_start_of_an_upload_tells_the_model_and_json_is_read_whatever_it_is_called() {
+        let policy: warmroute_policy::Standard = "random".parse().unwrap();
+        let router = Arc::new(warmroute_router::Router::new(policy, warmroute_router::Config::default()));
+        let gateway = Gateway::new(router, Config::default(), crate::gateway::Records::default()).unwrap();
+        let form = &b"--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--x--\r\n"[..];
+        for (part, need) in [(form, BodyNeed::Start), (b" {\"model\":\"m\"}", BodyNeed::Whole)] {
+            let kind = HeaderValue::from_static("multipart/form-data; boundary=x");
+            let head = PickHead {
+                method: Method::POST,
+                path: "/v1/audio/transcriptions".to_owned(),
+                headers: HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]),
+                ..PickHead::default()
+            };
+            let mut intake = gateway.begin_pick(head, &Drain::default());
+            assert_eq!(intake.need(), BodyNeed::Whole, "nothing has come yet");
+            intake.push(Bytes::from_static(part)).unwrap();
+            assert_eq!(intake.need(), need);
+            assert_eq!(intake.parse(None).await.unwrap().0.model.as_deref(), Some("m"));
+        }
+    }
 
     #[test]
     fn allowed_addresses_are_compared_as_addresses() {

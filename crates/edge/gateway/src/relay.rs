@@ -277,6 +277,12 @@ impl Relay {
         self.continuation = None;
         let Some(mut open) = self.open.take() else { return };
         let (outcome, class) = (self.params.outcome, self.params.class);
+        let is_stream = self.params.framing == Framing::Events && outcome == AttemptOutcome::Ok;
+        if is_stream && open.watch.has_error_event() {
+            // The client has seen the event. Whether the worker or the request is at fault is not known.
+            open.watch.charge_partial_answer();
+            return open.release(|attempt| attempt.fail(&UpstreamError::GivenUp), Some(&self.upstream));
+        }
         let usage = open.watch.charge_answer(outcome, class);
         open.release(|attempt| attempt.end(outcome, class, usage), Some(&self.upstream));
     }

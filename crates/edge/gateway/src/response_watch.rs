@@ -38,6 +38,8 @@ pub(crate) struct ResponseWatch {
     streamed_before: u32,
     /// Looks for the identifier of what the worker stores; `None` once seen, or if it stores nothing.
     stored_id: Option<IdWatch>,
+    /// The hash of that identifier, once it has come.
+    stored: Option<u128>,
     /// Present while requests are limited.
     pub(crate) permit: Option<Permit>,
 }
@@ -59,6 +61,7 @@ impl ResponseWatch {
             usage: UsageWatch::default(),
             streamed_before: 0,
             stored_id,
+            stored: None,
             permit,
         }
     }
@@ -76,10 +79,12 @@ impl ResponseWatch {
         }
         if let Some(id) = self.stored_id.as_mut().and_then(|watch| watch.walk(chunk)) {
             self.stored_id = None;
-            self.attempt.note_stored(&id);
+            self.stored = self.attempt.note_stored(&id);
         }
         self.usage.observe(chunk);
-        if let Some(permit) = &mut self.permit {
+        // What a request for a stored response shows was computed, and charged, before.
+        let charges = self.attempt.named_object().is_none();
+        if let Some(permit) = self.permit.as_mut().filter(|_| charges) {
             permit.charge_streamed(self.usage.streamed_tokens().saturating_add(self.streamed_before));
         }
     }
@@ -95,13 +100,18 @@ impl ResponseWatch {
     pub(crate) fn note_report(&mut self, usage: Option<Usage>, id: Option<&str>) {
         usage.into_iter().for_each(|usage| self.usage.set(usage));
         if let (Some(_), Some(id)) = (self.stored_id.take(), id) {
-            self.attempt.note_stored(id);
+            self.stored = self.attempt.note_stored(id);
         }
     }
 
     /// Whether the stream contains the final event of its API.
     pub(crate) fn has_final_event(&self) -> bool {
         self.usage.has_final_event()
+    }
+
+    /// Whether the stream ended with an event that is named an error.
+    pub(crate) fn has_error_event(&self) -> bool {
+        self.usage.has_error_event()
     }
 
     /// Whether a chat or completion stream has said why its answer ends.
@@ -112,6 +122,16 @@ impl ResponseWatch {
     /// Charges a complete response. Returns the usage that the engine reported.
     pub(crate) fn charge_answer(&mut self, outcome: AttemptOutcome, class: StatusClass) -> Option<Usage> {
         let usage = self.usage.read().filter(|_| outcome == AttemptOutcome::Ok);
+        if let Some(id) = self.attempt.named_object() {
+            if outcome == AttemptOutcome::Ok && !self.usage.is_of_running_response() {
+                self.attempt.end_background(id, usage);
+            }
+            self.permit.iter_mut().for_each(Permit::refund);
+            return None;
+        }
+        if outcome == AttemptOutcome::Ok && self.keep_in_background() {
+            return None;
+        }
         match usage {
             Some(usage) => self.permit.iter_mut().for_each(|permit| permit.charge_answer(usage)),
             None if class != StatusClass::Normal => self.permit.iter_mut().for_each(Permit::refund),
@@ -123,9 +143,24 @@ impl ResponseWatch {
         usage
     }
 
+    /// Keeps the limits of a response that the engine goes on to compute. Returns whether it does.
+    fn keep_in_background(&mut self) -> bool {
+        let is_running = self.attempt.is_background() && self.usage.is_of_running_response();
+        let Some(id) = self.stored.filter(|_| is_running) else { return false };
+        self.permit.iter_mut().for_each(|permit| permit.keep_in_background(id));
+        true
+    }
+
     /// Charges a response that ends early. Streamed tokens are charged already; the engine may have reported the
     /// prompt's.
     pub(crate) fn charge_partial_answer(&mut self) {
+        if self.attempt.named_object().is_some() {
+            return self.permit.iter_mut().for_each(Permit::refund);
+        }
+        // The engine goes on although the client has left.
+        if self.keep_in_background() {
+            return;
+        }
         let Some(permit) = &mut self.permit else { return };
         if let Some(usage) = self.usage.read() {
             permit.charge_usage(Usage {

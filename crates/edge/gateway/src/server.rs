@@ -60,10 +60,19 @@ async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Respo
     let log = RequestLog::open(gateway, &mut request, &request_id);
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
     let responding = Box::pin(async {
-        match screen(gateway, api, request, &log).await? {
-            Screened::Answered(response) => Ok(response),
-            Screened::Passed { request, tenant } => {
-                let tenant = tenant.as_deref();
+        let (parts, body) = request.into_parts();
+        let (head, mut body) = (Request::from_parts(parts, ()), Some(body));
+        let screened = screen(gateway, api, &head, &mut body, &log).await;
+        if let Err(refusal) = &screened
+            && let Some(body) = body.take()
+        {
+            discard_refused(gateway, refusal, &head, body);
+        }
+        match (screened?, body) {
+            (Screened::Answered(response), _) => Ok(response),
+            (Screened::Passed { .. }, None) => Err(GatewayError::BrokenBody),
+            (Screened::Passed { tenant }, Some(body)) => {
+                let (request, tenant) = (head.map(|()| body), tenant.as_deref());
                 let dispatch = Dispatch::receive(gateway, api, request, tenant, &request_id, log.clone());
                 dispatch.await?.run().await
             }
@@ -108,14 +117,23 @@ enum Screened {
     /// The gateway has answered it without a worker.
     Answered(Response<ResponseBody>),
     /// It goes to a worker.
-    Passed { request: Request<Incoming>, tenant: Option<Arc<Tenant>> },
+    Passed { tenant: Option<Arc<Tenant>> },
+}
+
+/// Reads the rest of a refused request while its client gets the answer. Where a body ends is not known if its head is
+/// ambiguous.
+fn discard_refused(gateway: &Gateway, refusal: &GatewayError, head: &Request<()>, body: Incoming) {
+    if !matches!(refusal, GatewayError::AmbiguousHead(_)) {
+        intake::drain_refused_body(head.headers(), body, gateway.config().timeouts.body);
+    }
 }
 
 /// Checks the head, the path and the API key, and answers what needs no worker.
 async fn screen(
     gateway: &Arc<Gateway>,
     api: Api,
-    request: Request<Incoming>,
+    request: &Request<()>,
+    body: &mut Option<Incoming>,
     log: &RequestLog,
 ) -> Result<Screened, GatewayError> {
     if headers::size_bytes(request.headers()) > HEAD_BYTES_MAX {
@@ -124,7 +142,7 @@ async fn screen(
     if target_bytes(request.uri()) > TARGET_BYTES_MAX {
         return Err(GatewayError::TargetTooLong { limit: TARGET_BYTES_MAX });
     }
-    check_framing(&request)?;
+    check_framing(request)?;
     let path = request.uri().path();
     let only = |allowed: Method, header: &'static str| match request.method() {
         method if *method == allowed || (allowed == Method::GET && *method == Method::HEAD) => Ok(()),
@@ -136,30 +154,24 @@ async fn screen(
         let mut response = health(gateway);
         match gateway.requires_keys() {
             true => close_after(&mut response),
-            false => accept_connection(&request, None),
+            false => accept_connection(request, None),
         }
         return Ok(Screened::Answered(response));
     }
     let worker_api = ClientWorkerApi(gateway);
+    let with_body = |body: &mut Option<Incoming>| body.take().map(|body| request.clone().map(|()| body));
     if worker_api.has_token_path(path) {
+        let request = with_body(body).ok_or(GatewayError::BrokenBody)?;
         return Ok(Screened::Answered(answer_worker_api(&worker_api, request, log).await));
     }
-    let tenant = match gateway.authenticate(request.headers()) {
-        Ok(tenant) => {
-            accept_connection(&request, tenant.as_deref());
-            tenant
-        }
-        Err(refusal) => {
-            let (parts, body) = request.into_parts();
-            intake::drain_refused_body(&parts.headers, body, gateway.config().timeouts.body).await;
-            return Err(refusal);
-        }
-    };
+    let tenant = gateway.authenticate(request.headers())?;
+    accept_connection(request, tenant.as_deref());
     log.note(|entry| entry.key = tenant.as_ref().map(|tenant| tenant.name.clone()));
     if asks_for_websocket(request.headers()) {
         return Err(GatewayError::NoWebSocket);
     }
     if worker_api.has_open_path(path) {
+        let request = with_body(body).ok_or(GatewayError::BrokenBody)?;
         return Ok(Screened::Answered(answer_worker_api(&worker_api, request, log).await));
     }
     if api != Api::Other {
@@ -173,7 +185,7 @@ async fn screen(
     } else if !is_client_path(path) {
         return Err(GatewayError::UnknownPath(path.to_owned()));
     }
-    Ok(Screened::Passed { request, tenant })
+    Ok(Screened::Passed { tenant })
 }
 
 /// Answers a request for the worker API on the client listener.
@@ -195,7 +207,7 @@ async fn answer_worker_api(
 }
 
 /// Refuses heads that another server might read differently. hyper has refused the worse ones.
-fn check_framing(request: &Request<Incoming>) -> Result<(), GatewayError> {
+fn check_framing(request: &Request<()>) -> Result<(), GatewayError> {
     let headers = request.headers();
     let count = |name: http::HeaderName| headers.get_all(name).iter().count();
     let hosts = count(header::HOST);
@@ -222,7 +234,7 @@ fn asks_for_websocket(headers: &http::HeaderMap) -> bool {
 }
 
 /// Notes that the connection has sent a request that was accepted, with this tenant's key.
-fn accept_connection(request: &Request<Incoming>, tenant: Option<&Tenant>) {
+fn accept_connection<B>(request: &Request<B>, tenant: Option<&Tenant>) {
     if let Some(connection) = request.extensions().get::<Arc<OpenConnection>>() {
         connection.accept(tenant.map_or(0, |tenant| tenant.owner));
     }

@@ -70,6 +70,7 @@ pub(crate) async fn settle(
         return if tenant.is_some() { Err(GatewayError::UnknownPath(path.to_owned())) } else { Ok(()) };
     }
     if let Some(reference) = reference_in_path(method, path) {
+        request.stored.named = Some(hash_of(reference.kind, &reference.id));
         // Fields of the body may name others, and the tenant must have all of them.
         request.stored.references.push(reference);
     } else if matches!(api, Api::Chat | Api::Completions | Api::Messages) {

@@ -19,6 +19,10 @@ pub(crate) struct StoredUse {
     pub(crate) asks_to_store: bool,
     /// The kind and the owner of what the response stores; `None` if it stores nothing.
     pub(crate) stores: Option<(StoredKind, u64)>,
+    /// Whether the engine answers before it has computed the response.
+    pub(crate) is_background: bool,
+    /// The hash of the object that the path names: the request reads, changes or cancels what was computed before.
+    pub(crate) named: Option<u128>,
     /// The worker that has the objects.
     pub(crate) worker: Option<WorkerId>,
 }
@@ -38,6 +42,8 @@ impl StoredUse {
             forbids_storing: body.forbids_storing(),
             asks_to_store: body.asks_to_store(),
             stores: None,
+            is_background: body.is_background(),
+            named: None,
             worker: None,
         }
     }

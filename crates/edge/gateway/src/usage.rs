@@ -11,7 +11,7 @@ use memchr::memmem::{self, Finder};
 use serde::Deserialize;
 use warmroute_types::Usage;
 
-use crate::event_splitter::EventSplitter;
+use crate::event_splitter::{EventSplitter, is_named_error};
 
 /// More than enough for the final event of a stream.
 const TAIL_BYTES: usize = 4_096;
@@ -159,6 +159,19 @@ impl UsageWatch {
         self.totals = Totals { prompt: Some(usage), output_tokens: Some(usage.output_tokens) };
     }
 
+    /// Whether what was read says that a response is not computed yet, or nothing was read.
+    pub(crate) fn is_of_running_response(&self) -> bool {
+        const RUNNING: [&[u8]; 4] = [
+            b"\"status\":\"queued\"",
+            b"\"status\": \"queued\"",
+            b"\"status\":\"in_progress\"",
+            b"\"status\": \"in_progress\"",
+        ];
+        let has_usage = self.read().is_some_and(|usage| usage.prompt_tokens > 0 || usage.output_tokens > 0);
+        let says_so = || RUNNING.iter().any(|status| memmem::find(&self.tail, status).is_some());
+        !has_usage && (self.tail.is_empty() || says_so())
+    }
+
     /// Approximate output tokens of a stream that does not report them.
     pub(crate) fn streamed_tokens(&self) -> u32 {
         self.events.tokens()
@@ -175,6 +188,11 @@ impl UsageWatch {
             b"\"error\"",
         ];
         FINAL_EVENTS.iter().any(|event| memmem::find(&self.tail, event).is_some())
+    }
+
+    /// Whether the stream ended with an event that is named an error.
+    pub(crate) fn has_error_event(&self) -> bool {
+        is_named_error(&self.tail)
     }
 
     /// Whether a chat or completion stream has said why its answer ends. Unknown counts as yes: the last event is longer

@@ -123,12 +123,13 @@ impl Exchange {
             method: head.method,
             path: head.path,
             headers: without_destination(head.headers),
+            has_body,
             group: self.group.clone(),
             allows_any_path: self.picker.obeys_test_headers(),
             allowed: selected.or_else(|| metadata.strings(SUBSET_NAMESPACE, SUBSET)),
         };
-        let intake = self.picker.gateway.begin_pick(head, &self.picker.drain);
-        if let Err(refusal) = intake.check() {
+        let mut intake = self.picker.gateway.begin_pick(head, &self.picker.drain);
+        if let Err(refusal) = intake.check().await {
             return self.refuse(&refusal.response(), refusal.code()).await;
         }
         match self.protocol.request_body {
@@ -144,7 +145,6 @@ impl Exchange {
 
     /// Reads the body, as far as it is needed, and sends it back after the choice.
     async fn choose_in_duplex(&mut self, mut intake: PickIntake) -> Result<Option<Box<Pick>>, StreamError> {
-        let need = intake.need();
         let mut end = None;
         while end.is_none() {
             let Ok(next) = timeout_at(intake.deadline(), self.next_part()).await else {
@@ -156,7 +156,7 @@ impl Exchange {
             if let Err(refusal) = intake.push(part) {
                 return self.refuse(&refusal.response(), refusal.code()).await;
             }
-            if need == BodyNeed::Start {
+            if intake.need() == BodyNeed::Start {
                 break;
             }
         }

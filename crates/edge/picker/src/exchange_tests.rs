@@ -235,12 +235,15 @@ async fn a_client_cannot_choose_its_endpoint_or_rank() {
     let fixture = Fixture::start(&[WORKER], Config::default()).await;
     let mut head = POST.to_vec();
     head.extend([("x-gateway-destination-endpoint", "10.6.6.6:666"), ("x-data-parallel-rank", "7")]);
+    head.push(("x-request-id", "mine"));
     let mut call = fixture.ask(Some(DUPLEX), &head).await;
     call.request_body(chat("x").as_bytes(), true);
     let reply = call.reply().await;
     assert_eq!(reply.destination(), "10.0.0.1:8000");
     let actions = reply.all(&[REQUEST_HEADERS, 1, 2, 1, 3]);
-    assert_eq!(actions, [2_u64.to_be_bytes()], "the header is replaced, not added");
+    assert_eq!(actions, [2_u64.to_be_bytes(); 2], "headers are replaced, not added");
+    let set = reply.set_headers(&[REQUEST_HEADERS, 1, 2]);
+    assert!(set.iter().any(|(name, id)| name == "x-request-id" && id.starts_with("mine-")), "{set:?}");
     assert_eq!(reply.text(&[REQUEST_HEADERS, 1, 2, 2]), "x-data-parallel-rank", "removed");
 }
 
@@ -530,4 +533,48 @@ async fn paths_that_control_engines_are_refused_before_their_bodies() {
         let mut call = fixture.ask(Some(DUPLEX), &[(":method", "POST"), (":path", path)]).await;
         assert_eq!(call.reply().await.immediate().0, 404, "{path}");
     }
+}
+
+#[tokio::test]
+async fn methods_that_an_api_does_not_have_are_refused() {
+    let fixture = Fixture::start(&[WORKER], Config::default()).await;
+    for method in ["GET", "PUT", "DELETE"] {
+        let mut call = fixture.proxy().await.call().await;
+        let head = [(":method", method), (":path", "/v1/chat/completions")];
+        call.request_headers(Some((DUPLEX, NONE)), &head, true);
+        assert_eq!(call.reply().await.immediate().0, 405, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_counts_as_concurrent_from_its_head_on() {
+    let mut admission = warmroute_gateway::AdmissionConfig::default();
+    admission.limits.concurrent = 1;
+    let settings = warmroute_gateway::Config { admission, ..Default::default() };
+    let fixture = Fixture::with(&[WORKER], stream_feedback(), settings).await;
+    let mut calls = [fixture.ask(Some(DUPLEX), &POST).await, fixture.ask(Some(DUPLEX), &POST).await];
+    let [first, second] = &mut calls;
+    let (refused, counted) = tokio::select! {
+        reply = first.reply() => (reply, second),
+        reply = second.reply() => (reply, first),
+    };
+    assert_eq!(refused.immediate().0, 429, "neither has sent a body");
+    counted.request_body(chat("hello").as_bytes(), true);
+    assert_eq!(counted.reply().await.destination(), "10.0.0.1:8000");
+}
+
+#[tokio::test]
+async fn json_that_is_declared_to_be_an_upload_is_read() {
+    let fixture = Fixture::start(&[WORKER], Config::default()).await;
+    let head = [(":method", "POST"), (":path", "/v1/embeddings"), ("content-type", "audio/wav")];
+    let mut call = fixture.ask(Some(DUPLEX), &head).await;
+    for part in ["", " ", "{\"input\":\"a\",", "\"rid\":\"b\",\"model\":\"m\"", "}"] {
+        call.request_body(part.as_bytes(), part == "}");
+    }
+    assert_eq!(call.reply().await.destination(), "10.0.0.1:8000");
+    let expected = " {\"input\":\"a\",\"model\":\"m\"}";
+    assert_eq!(read_back(&mut call, REQUEST_BODY, expected.len()).await, (expected.into(), true));
+    let mut call = fixture.ask(Some(DUPLEX), &head).await;
+    call.request_body(b"\xff\xfe{\0", true);
+    assert_eq!(call.reply().await.immediate().0, 400);
 }

@@ -82,12 +82,45 @@ fn endpoints_that_the_gateway_does_not_parse_are_no_way_around() {
     // What we cannot read and Python can: a constant that is not JSON, and another encoding.
     let constant = body.replace("{\"a\":1}", "NaN{");
     let utf16: Vec<u8> = body.encode_utf16().flat_map(u16::to_le_bytes).collect();
-    for bytes in [constant.as_bytes(), &utf16] {
-        let kind = ["content-type: application/json"];
-        let answer = Call::send(gateway.url(), "POST", "/v1/embeddings", &kind, bytes).finish();
-        assert_eq!(answer.status, 400);
+    let marked = [b"\xef\xbb\xbf", body.as_bytes()].concat();
+    let kinds =
+        ["application/json", "text/plain", "application/x-www-form-urlencoded", "application/octet-stream"];
+    for kind in kinds.into_iter().chain(["multipart/form-data; boundary=b", "audio/wav"]) {
+        let kind = format!("content-type: {kind}");
+        let send = |method, bytes: &[u8]| {
+            Call::send(gateway.url(), method, "/v1/embeddings", &[&kind], bytes).finish().status
+        };
+        for bytes in [constant.as_bytes(), &utf16, &marked] {
+            assert_eq!((send("POST", bytes), send("PUT", bytes)), (400, 400), "{kind}");
+        }
+        assert!(bodies.lock().unwrap().is_empty());
+        assert_eq!(send("POST", format!(" \n{body}").as_bytes()), 200, "{kind}");
+        assert_eq!(bodies.lock().unwrap().pop().unwrap(), json!({"model": "m", "input": "a"}), "{kind}");
     }
-    assert!(bodies.lock().unwrap().is_empty());
+}
+
+#[test]
+fn uploads_that_are_no_json_pass_unread() {
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&received);
+    let engine = Scripted::new(move |mut asked| {
+        kept.lock().unwrap().push(asked.body.clone());
+        asked.answer("{}");
+    });
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    let form = b"--b\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\n{\"rid\": 1}\r\n--b--\r\n";
+    let uploads: [(&str, &[u8]); 4] = [
+        ("multipart/form-data; boundary=b", form),
+        ("audio/mpeg", b"\xff\xfb\x90\x64{\"rid\": 1}"),
+        ("application/octet-stream", &[0; 200_000]),
+        ("text/plain", b"Hello {\"rid\": 1}"),
+    ];
+    for (kind, bytes) in uploads {
+        let kind = format!("content-type: {kind}");
+        let answer = Call::send(gateway.url(), "POST", "/v1/audio/transcriptions", &[&kind], bytes).finish();
+        assert_eq!(answer.status, 200, "{kind}");
+        assert!(received.lock().unwrap().pop().unwrap() == bytes, "{kind}");
+    }
 }
 
 #[test]

@@ -123,3 +123,38 @@ fn silent_connections_from_many_addresses_cost_no_client_its_request() {
         served.load(SeqCst)
     );
 }
+
+/// A request that is refused by its head, and whose body has not ended: the answer comes, the rest of the body is read, and
+/// the connection serves the next request. A gateway that waits for the body answers when it gives up, and disconnects.
+#[test]
+fn a_refused_client_gets_its_answer_before_its_body_has_ended() {
+    let (_folder, keys) = key_file("refused", "sk-one name=one concurrent-requests=1\n");
+    let engine = answering();
+    let patient = ["--api-keys-file", &keys, "--client-body-timeout-secs", "600"];
+    let gateway = Gateway::over(&[&engine.url], &patient);
+    let _first = dripping(gateway.url(), "sk-one");
+    eventually("its place is taken", || (status_as(gateway.url(), "sk-one") == 429).then_some(()));
+    let next =
+        "GET /v1/models HTTP/1.1\r\nhost: t\r\nauthorization: Bearer sk-one\r\nconnection: close\r\n\r\n";
+    // The rest of a body is read for some seconds, within which a busy machine may not get to send it.
+    eventually("the connection goes on after a refusal", || {
+        let mut refused = dripping(gateway.url(), "sk-one");
+        refused.read_until("429");
+        refused.read_until("concurrency_limit");
+        let rest = "x".repeat(999);
+        refused.write(format!("{rest}{next}").as_bytes());
+        refused.finish_if_begun().filter(|response| response.text().contains("\"list\"")).map(|_| ())
+    });
+    // So does one after a path that does not exist.
+    eventually("the connection goes on after 404", || {
+        let head =
+            "POST /nothing HTTP/1.1\r\nhost: t\r\ncontent-length: 100000\r\nauthorization: Bearer sk-one";
+        let mut refused = Call::raw(gateway.url(), format!("{head}\r\n\r\n{{").as_bytes());
+        refused.read_until("404");
+        refused.write(format!("{}{next}", "x".repeat(99_999)).as_bytes());
+        refused.finish_if_begun().filter(|response| response.text().contains("\"list\"")).map(|_| ())
+    });
+    // Without a key, the connection is closed after the answer.
+    let mut unknown = dripping(gateway.url(), "sk-unknown");
+    unknown.read_until("401");
+}

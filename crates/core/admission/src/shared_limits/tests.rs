@@ -126,3 +126,36 @@ fn routers_with_different_limits_do_not_fill_a_tenants_buckets_by_taking_turns()
     }
     assert!((9..=12).contains(&granted), "{granted}");
 }
+
+/// A place of the tenant is freed and taken again, as when a request's body has arrived, or one follows another.
+#[test]
+fn a_place_is_found_free_although_the_message_that_freed_it_was_lost() {
+    let of = Limits { concurrent: 1, ..Limits::default() };
+    let (mut home, tenant) = pair(ME);
+    let mut asking: SharedLimits<u32> = SharedLimits::default();
+    asking.set_members(OTHER, [ME].into(), Micros::ZERO);
+    asking.take_messages();
+    let mut ask = |asking: &mut SharedLimits<u32>| {
+        assert!(matches!(asking.ask(tenant, of, ONE, 0, Micros::ZERO), Asked::Pending(_)));
+        for (_, message) in asking.take_messages() {
+            home.receive(OTHER, message, Micros::ZERO);
+        }
+        let answers = home.take_messages();
+        let (_, answer) = answers.into_iter().next_back().unwrap();
+        asking.receive(ME, answer, Micros::ZERO).unwrap().1
+    };
+    let mut lease = ask(&mut asking).unwrap();
+    for i in 0..50 {
+        if i % 2 == 0 {
+            asking.give_back(&lease)
+        } else {
+            asking.settle(&lease, 1)
+        }
+        let lost = asking.take_messages();
+        assert_eq!(lost.len(), 1);
+        lease = ask(&mut asking).unwrap();
+    }
+    assert!(ask(&mut asking).is_err(), "its place is taken");
+    asking.tick(OVER_KEPT);
+    assert!(asking.ends.is_empty(), "ends are forgotten");
+}

@@ -116,6 +116,37 @@ fn a_stall_now_and_then_hardly_matters() {
     assert_right(&model, 2.0, "stalls");
 }
 
+/// What a model expects of a hundred prompts that come at once.
+fn burst_ms(model: &LatencyModel, miss_tokens: u32) -> f64 {
+    let of = |position| PrefillFeatures { miss_tokens, position, ..PrefillFeatures::default() };
+    let cost = model.cost();
+    f64::from(cost.prefill_ms(&of(QueuePosition::Head)) + 99.0 * cost.prefill_ms(&of(QueuePosition::Behind)))
+}
+
+#[test]
+fn overhead_of_short_prompts_does_not_multiply_the_price_of_a_token() {
+    let short = |n: u32| PrefillFeatures { miss_tokens: 20 + n * 37 % 180, ..PrefillFeatures::default() };
+    for answers in [3, 12, 40] {
+        let mut model = LatencyModel::new();
+        for n in 0..answers {
+            let overhead_ms = 50.0 + f64::from(n * 83 % 250);
+            model.observe(&verified(
+                &short(n),
+                overhead_ms + f64::from(PrefillCost::PRIOR.prefill_ms(&short(n))),
+            ));
+        }
+        for miss_tokens in [100, 1_000] {
+            let off = burst_ms(&model, miss_tokens) / burst_ms(&LatencyModel::new(), miss_tokens);
+            assert!((0.2..5.5).contains(&off), "{off} times after {answers} answers, {miss_tokens} tokens");
+        }
+        let expected_ms = model.expected_ms(&short(1).vector());
+        assert!((50.0..350.0).contains(&expected_ms), "the overhead is expected: {expected_ms} ms");
+        // Without the overhead, and with longer prompts, the model is right as soon as any other.
+        teach(&mut model, 1.0, 0..30);
+        assert_right(&model, 1.0, "after overhead");
+    }
+}
+
 #[test]
 fn prompts_that_are_all_alike_keep_the_priors_proportions() {
     let alike = PrefillFeatures { miss_tokens: 416, cached_tokens: 6_000, ..PrefillFeatures::default() };

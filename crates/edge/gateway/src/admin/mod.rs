@@ -230,7 +230,7 @@ impl Admin {
 async fn bounded_body(body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, AdminError> {
     // Admin bodies have their own limits and do not count against the clients' memory budget.
     let mut budget = BodyMemory::default().share_of(usize::MAX, usize::MAX, None);
-    let body = buffer(body, headers, bytes_max, BodyDeadline::new(BODY_TIMEOUT), &mut budget).await;
+    let body = buffer(None, body, headers, bytes_max, BodyDeadline::new(BODY_TIMEOUT), &mut budget).await;
     body.map_err(|refusal| AdminError(refusal.status(), refusal.to_string()))
 }
 

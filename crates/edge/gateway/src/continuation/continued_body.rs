@@ -15,6 +15,8 @@ pub(crate) enum Continued {
     Complete {
         /// What the lost events would have said, if the last one was lost too.
         finish_reason: Option<&'static str>,
+        /// The usage that the client wants and has not got, if it is known.
+        usage: Option<(u32, u32)>,
     },
     /// The request cannot be continued.
     Impossible(&'static str),
@@ -73,10 +75,10 @@ pub(crate) fn continued(sent: &SentRequest<'_>, delivered: &DeliveredText) -> Co
     let is_used_up = reduce_limits(&mut request, delivered.tokens);
     if delivered.is_finished || is_used_up {
         let finish_reason = (!delivered.is_finished).then_some("length");
-        return match wants_usage {
-            false => Continued::Complete { finish_reason },
-            true => Continued::Impossible("the answer is complete, and its usage is lost"),
-        };
+        // Where the engine has not counted, the stream ends without usage: OpenAI's clients know that from streams that
+        // are interrupted.
+        let usage = delivered.usage.filter(|_| wants_usage && !delivered.has_usage_event);
+        return Continued::Complete { finish_reason, usage };
     }
     let added = match sent.api {
         Api::Chat => add_to_messages(&mut request, &delivered.text),
@@ -280,15 +282,26 @@ mod tests {
     fn an_answer_of_which_only_the_end_was_lost_is_complete() {
         let request = json!({"messages": [], "max_tokens": 3});
         let all = of(Api::Chat, &request, &delivered("abc", 3));
-        assert_eq!(all, Continued::Complete { finish_reason: Some("length") });
+        assert_eq!(all, Continued::Complete { finish_reason: Some("length"), usage: None });
         let finished = DeliveredText { is_finished: true, ..delivered("ab", 2) };
         let finished = of(Api::Chat, &request, &finished);
-        assert_eq!(finished, Continued::Complete { finish_reason: None });
+        assert_eq!(finished, Continued::Complete { finish_reason: None, usage: None });
         let request = json!({"messages": [], "max_tokens": 3, "stream_options": {"include_usage": true}});
-        assert!(matches!(of(Api::Chat, &request, &delivered("abc", 3)), Continued::Impossible(_)));
+        let lost = of(Api::Chat, &request, &delivered("abc", 3));
+        assert_eq!(lost, Continued::Complete { finish_reason: Some("length"), usage: None }, "not counted");
+        let mut counted = DeliveredText { is_finished: true, usage: Some((9, 2)), ..delivered("ab", 2) };
+        let known = of(Api::Chat, &request, &counted);
+        assert_eq!(known, Continued::Complete { finish_reason: None, usage: Some((9, 2)) });
+        counted.has_usage_event = true;
+        let known = of(Api::Chat, &request, &counted);
+        assert_eq!(known, Continued::Complete { finish_reason: None, usage: None }, "the client has it");
         let body = request.to_string();
         let injected = SentRequest { api: Api::Chat, body: body.as_bytes(), usage_injected: true };
         let all = continued(&injected, &delivered("abc", 3));
-        assert_eq!(all, Continued::Complete { finish_reason: Some("length") }, "the client wants no usage");
+        assert_eq!(
+            all,
+            Continued::Complete { finish_reason: Some("length"), usage: None },
+            "the client wants no usage"
+        );
     }
 }

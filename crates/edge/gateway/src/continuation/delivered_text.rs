@@ -18,6 +18,10 @@ pub(crate) struct DeliveredText {
     pub(crate) head: EventHead,
     /// Whether the answer has ended.
     pub(crate) is_finished: bool,
+    /// Prompt and output tokens, if the engine counted them when the answer had ended.
+    pub(crate) usage: Option<(u32, u32)>,
+    /// Whether the client has the event with the usage.
+    pub(crate) has_usage_event: bool,
     /// Why the answer cannot be continued.
     pub(crate) obstacle: Option<&'static str>,
 }
@@ -53,6 +57,7 @@ struct Event {
 
 #[derive(Deserialize)]
 struct Usage {
+    prompt_tokens: Option<u32>,
     completion_tokens: Option<u32>,
 }
 
@@ -94,10 +99,10 @@ impl DeliveredText {
         if self.head.id.is_none() {
             self.head = event.head;
         }
-        let counted = event.usage.and_then(|usage| usage.completion_tokens);
         event.choices.iter().for_each(|choice| self.take(choice));
-        if let Some(tokens) = counted {
-            self.tokens = self.tokens_before.saturating_add(tokens);
+        if let Some(usage) = &event.usage {
+            self.take_usage(usage);
+            self.has_usage_event |= event.choices.is_empty();
         }
         Some(EventKind::Answer)
     }
@@ -105,6 +110,13 @@ impl DeliveredText {
     /// Notes that the next events come from another worker, which counts its own tokens only.
     pub(crate) fn begin_next(&mut self) {
         self.tokens_before = self.tokens;
+    }
+
+    fn take_usage(&mut self, usage: &Usage) {
+        let Some(output) = usage.completion_tokens else { return };
+        self.tokens = self.tokens_before.saturating_add(output);
+        let prompt = usage.prompt_tokens.map(|tokens| tokens.saturating_sub(self.tokens_before));
+        self.usage = prompt.filter(|_| self.is_finished).map(|prompt| (prompt, self.tokens));
     }
 
     fn take(&mut self, choice: &Choice) {

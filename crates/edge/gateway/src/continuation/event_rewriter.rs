@@ -10,11 +10,14 @@ pub(crate) struct EventRewriter {
     head: EventHead,
     /// Tokens of the answer that this worker got as part of its prompt.
     tokens_before: u32,
+    /// Tokens of the prompt that the first worker had cached, if known. What later workers find is no saving for the
+    /// client: the prompt was computed before.
+    cached_tokens: Option<u32>,
 }
 
 impl EventRewriter {
-    pub(crate) fn new(head: EventHead, tokens_before: u32) -> EventRewriter {
-        EventRewriter { head, tokens_before }
+    pub(crate) fn new(head: EventHead, tokens_before: u32, cached_tokens: Option<u32>) -> EventRewriter {
+        EventRewriter { head, tokens_before, cached_tokens }
     }
 
     /// The event for the client; `None` if the client has seen its like: the role of the answer.
@@ -58,11 +61,15 @@ impl EventRewriter {
         {
             tokens.iter().for_each(|tokens| _ = usage.insert(name.to_owned(), (*tokens).into()));
         }
+        let Some(cached) = self.cached_tokens else {
+            usage.remove("prompt_tokens_details");
+            return;
+        };
         let details = usage.get_mut("prompt_tokens_details").and_then(Value::as_object_mut);
         if let (Some(details), Some(prompt)) = (details, prompt)
-            && let Some(cached) = number(details, "cached_tokens")
+            && details.contains_key("cached_tokens")
         {
-            details.insert("cached_tokens".to_owned(), cached.min(prompt).into());
+            details.insert("cached_tokens".to_owned(), u64::from(cached).min(prompt).into());
         }
     }
 }
@@ -89,7 +96,7 @@ mod tests {
             model: Some("m".into()),
             ..EventHead::default()
         };
-        EventRewriter::new(head, 10)
+        EventRewriter::new(head, 10, Some(4))
     }
 
     fn rewritten(data: &str) -> Option<Value> {
@@ -116,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_worker_after_one_that_said_nothing_is_the_first() {
-        let rewriter = EventRewriter::new(EventHead::default(), 0);
+        let rewriter = EventRewriter::new(EventHead::default(), 0, None);
         let event = r#"{"id":"c-9","choices":[{"delta":{"role":"assistant","content":""}}]}"#;
         assert_eq!(rewriter.rewrite(event.as_bytes()).unwrap(), format!("data: {event}\n\n").as_bytes());
     }
@@ -127,7 +134,12 @@ mod tests {
         let usage = &rewritten(event).unwrap()["usage"];
         assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&20.into(), &15.into()));
         assert_eq!(usage["total_tokens"], 35);
-        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 20);
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 4, "what the first worker had cached");
+        let unknown = EventRewriter { cached_tokens: None, ..rewriter() }.rewrite(event.as_bytes()).unwrap();
+        assert!(
+            !String::from_utf8(unknown).unwrap().contains("cached_tokens"),
+            "no number is better than a wrong one"
+        );
         let absurd = r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":18446744073709551615}}"#;
         assert_eq!(rewritten(absurd).unwrap()["usage"]["prompt_tokens"], 0);
     }

@@ -6,7 +6,7 @@ use warmroute_prompt::Api;
 
 use super::delivered_text::{DeliveredText, EventKind};
 use super::event_rewriter::EventRewriter;
-use crate::event_splitter::{EventSplitter, data_of};
+use crate::event_splitter::{EventSplitter, data_of, is_named_error};
 
 /// A longer event is no token's. The guard gives up, and the stream passes unread.
 const EVENT_BYTES_MAX: usize = 1 << 20;
@@ -16,6 +16,8 @@ const EVENT_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct StreamGuard {
     splitter: EventSplitter,
     pub(crate) delivered: DeliveredText,
+    /// Tokens of the prompt that the first worker had cached, as far as the router knows.
+    pub(crate) cached_tokens: Option<u32>,
     /// `None` while the first worker sends.
     rewriter: Option<EventRewriter>,
     /// Whether the final event was seen.
@@ -72,6 +74,9 @@ impl StreamGuard {
     fn take_event(&mut self, event: &Bytes) -> Option<Bytes> {
         let Ok(data) = data_of(event) else { return None };
         let Some(data) = data else { return Some(event.clone()) };
+        if is_named_error(event) && !has_error(&data) {
+            return None;
+        }
         if data.trim_ascii() == b"[DONE]" {
             self.is_complete = true;
             return Some(event.clone());
@@ -90,7 +95,8 @@ impl StreamGuard {
         self.splitter.take_rest();
         self.delivered.tokens = tokens;
         self.delivered.begin_next();
-        self.rewriter = Some(EventRewriter::new(self.delivered.head.clone(), self.delivered.tokens));
+        let (head, tokens) = (self.delivered.head.clone(), self.delivered.tokens);
+        self.rewriter = Some(EventRewriter::new(head, tokens, self.cached_tokens));
     }
 
     /// Whether the final event was seen.
@@ -104,28 +110,53 @@ impl StreamGuard {
     }
 
     /// The end of a stream of which only the end was lost.
-    pub(crate) fn closing_events(&self, api: Api, finish_reason: Option<&'static str>) -> Bytes {
+    pub(crate) fn closing_events(
+        &self,
+        api: Api,
+        finish_reason: Option<&'static str>,
+        usage: Option<(u32, u32)>,
+    ) -> Bytes {
         let finish = finish_reason.map(|reason| {
-            let mut event = Map::new();
-            let head = &self.delivered.head;
-            for (name, value) in [
-                ("id", &head.id),
-                ("object", &head.object),
-                ("created", &head.created),
-                ("model", &head.model),
-                ("system_fingerprint", &head.system_fingerprint),
-            ] {
-                value.iter().for_each(|value| _ = event.insert(name.to_owned(), value.clone()));
-            }
             let choice = match api {
                 Api::Chat => json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": reason}),
                 _ => json!({"index": 0, "text": "", "logprobs": null, "finish_reason": reason}),
             };
-            event.insert("choices".to_owned(), json!([choice]));
-            format!("data: {}\n\n", Value::Object(event))
+            self.event_with("choices", json!([choice]))
         });
-        Bytes::from(format!("{}data: [DONE]\n\n", finish.unwrap_or_default()))
+        let usage = usage.map(|(prompt, output)| {
+            let total = prompt.saturating_add(output);
+            let usage = json!({"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": total});
+            let mut event = self.event_with("choices", json!([]));
+            event.insert("usage".to_owned(), usage);
+            event
+        });
+        let events =
+            finish.into_iter().chain(usage).map(|event| format!("data: {}\n\n", Value::Object(event)));
+        Bytes::from(events.chain(["data: [DONE]\n\n".to_owned()]).collect::<String>())
     }
+
+    /// An event of this stream with one more field.
+    fn event_with(&self, field: &str, value: Value) -> Map<String, Value> {
+        let mut event = Map::new();
+        let head = &self.delivered.head;
+        for (name, value) in [
+            ("id", &head.id),
+            ("object", &head.object),
+            ("created", &head.created),
+            ("model", &head.model),
+            ("system_fingerprint", &head.system_fingerprint),
+        ] {
+            value.iter().for_each(|value| _ = event.insert(name.to_owned(), value.clone()));
+        }
+        event.insert(field.to_owned(), value);
+        event
+    }
+}
+
+/// Whether an event says what is wrong in the way of the API.
+fn has_error(data: &[u8]) -> bool {
+    let event: Option<Value> = serde_json::from_slice(data).ok();
+    event.is_some_and(|event| event.get("error").is_some_and(|error| !error.is_null()))
 }
 
 #[cfg(test)]
@@ -143,9 +174,13 @@ mod tests {
 
     #[test]
     fn half_events_and_garbage_do_not_reach_the_client() {
-        for end in
-            ["data: {\"id\":\"a\",\"cho", "garbage\n\n", "data: {\"half\n\n", "data: {\"error\":{}}\n\n"]
-        {
+        for end in [
+            "data: {\"id\":\"a\",\"cho",
+            "garbage\n\n",
+            "data: {\"half\n\n",
+            "data: {\"error\":{}}\n\n",
+            "event: error\ndata: {\"message\":\"died\"}\n\n",
+        ] {
             let mut guard = StreamGuard::default();
             let stream = format!("{}: ping\n\n{}{end}", token("a"), token("b"));
             let (text, _) = passed(&mut guard, &stream);
@@ -171,10 +206,13 @@ mod tests {
     fn a_lost_end_is_written() {
         let mut guard = StreamGuard::default();
         passed(&mut guard, &token("a"));
-        let end = guard.closing_events(Api::Completions, Some("length"));
+        let end = guard.closing_events(Api::Completions, Some("length"), None);
         let end = String::from_utf8(end.to_vec()).unwrap();
         assert!(end.contains("\"finish_reason\":\"length\"") && end.contains("\"id\":\"a\""), "{end}");
         assert!(end.ends_with("data: [DONE]\n\n"));
-        assert_eq!(guard.closing_events(Api::Chat, None), &b"data: [DONE]\n\n"[..]);
+        assert_eq!(guard.closing_events(Api::Chat, None, None), &b"data: [DONE]\n\n"[..]);
+        let end = guard.closing_events(Api::Chat, None, Some((9, 2)));
+        let end = String::from_utf8(end.to_vec()).unwrap();
+        assert!(end.contains("\"total_tokens\":11") && end.contains("\"choices\":[]"), "{end}");
     }
 }

@@ -83,8 +83,8 @@ impl Relay {
         };
         let body = match continued {
             Continued::Body(body) => body,
-            Continued::Complete { finish_reason } => {
-                let last = guard.closing_events(self.params.api, finish_reason);
+            Continued::Complete { finish_reason, usage } => {
+                let last = guard.closing_events(self.params.api, finish_reason, usage);
                 let last = self.open.as_mut().map_or_else(Bytes::new, |open| open.inspect(last));
                 self.end_open(error);
                 return Some(AfterFailure::Ended(Ok(last)));
@@ -96,6 +96,9 @@ impl Relay {
             }
         };
         let mut request = continuation.request.take()?;
+        if continuation.switches == 0 {
+            guard.cached_tokens = self.open.as_ref()?.watch.attempt.decision.cached_tokens;
+        }
         continuation.switches += 1;
         let (text, tokens) = (guard.delivered.text.clone(), guard.delivered.tokens);
         let (worker, permit) = self.end_open(error)?;

@@ -36,6 +36,9 @@ pub(crate) enum UpstreamError {
     /// The worker ended a stream as if it were complete, in the middle of the answer.
     #[error("the worker ended its stream in the middle of the answer")]
     Unfinished,
+    /// The worker gave a stream up with an error event.
+    #[error("the worker ended its stream with an error")]
+    GivenUp,
     /// The connection closed before the request was sent. The worker has not seen the request, which is returned here.
     #[error("the worker closed the connection before the request was sent")]
     NotSent(Box<Request<UpstreamBody>>),
@@ -65,6 +68,7 @@ impl UpstreamError {
             UpstreamError::Http(_) => "http_error",
             UpstreamError::Closed | UpstreamError::NotSent(_) => "connection_closed",
             UpstreamError::Unfinished => "stream_unfinished",
+            UpstreamError::GivenUp => "stream_given_up",
             UpstreamError::FirstByteTimeout => "first_byte_timeout",
             UpstreamError::Unhealthy => "worker_unhealthy",
             UpstreamError::IdleTimeout => "idle_timeout",

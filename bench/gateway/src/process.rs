@@ -36,10 +36,20 @@ impl Process {
 
     /// Waits for the JSON line with which the gateway and the engine announce themselves, and takes the port from it.
     pub fn announced_port(&mut self) -> io::Result<u16> {
+        self.announced(["listening"]).map(|[port]| port)
+    }
+
+    /// The same of the gateway's listeners: for clients, then for the admin.
+    pub fn announced_ports(&mut self) -> io::Result<[u16; 2]> {
+        self.announced(["listening", "admin"])
+    }
+
+    fn announced<const N: usize>(&mut self, names: [&str; N]) -> io::Result<[u16; N]> {
         let mut line = String::new();
         self.stdout.read_line(&mut line)?;
-        port_of(&line)
-            .ok_or_else(|| io::Error::other(format!("no port in {line:?}; see {}", self.log.display())))
+        let ports: Option<Vec<u16>> = names.iter().map(|name| port_of(&line, name)).collect();
+        let wrong = || io::Error::other(format!("no port in {line:?}; see {}", self.log.display()));
+        ports.and_then(|ports| ports.try_into().ok()).ok_or_else(wrong)
     }
 
     /// What it and its children have used.
@@ -75,8 +85,8 @@ impl Drop for Process {
     }
 }
 
-fn port_of(line: &str) -> Option<u16> {
-    let url = line.split_once(r#""listening":""#)?.1.split_once('"')?.0;
+fn port_of(line: &str, name: &str) -> Option<u16> {
+    let url = line.split_once(&format!(r#""{name}":""#))?.1.split_once('"')?.0;
     url.rsplit_once(':')?.1.parse().ok()
 }
 
@@ -87,7 +97,8 @@ mod tests {
     #[test]
     fn the_port_is_that_of_the_listener_for_clients() {
         let line = r#"{"admin":"http://127.0.0.1:7","listening":"http://127.0.0.1:8080"}"#;
-        assert_eq!(port_of(line), Some(8080));
-        assert_eq!(port_of("hello"), None);
+        assert_eq!(port_of(line, "listening"), Some(8080));
+        assert_eq!(port_of(line, "admin"), Some(7));
+        assert_eq!(port_of("hello", "listening"), None);
     }
 }

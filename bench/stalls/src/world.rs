@@ -91,7 +91,12 @@ pub fn many_models() -> Models {
 
 /// A router without workers.
 pub fn router(index: warmroute_index::Config) -> Arc<Router<Standard>> {
-    let policy = "expected_ttft".parse().expect("it is a policy");
+    router_with("expected_ttft", index)
+}
+
+/// The same with another policy.
+pub fn router_with(policy: &str, index: warmroute_index::Config) -> Arc<Router<Standard>> {
+    let policy = policy.parse().expect("it is a policy");
     Arc::new(Router::new(policy, Config { index, ..Config::default() }))
 }
 

@@ -5,65 +5,40 @@
 //! between these tenants, and between a tenant's own requests: the earliest goes first and takes the tenant's first
 //! slot. Requests without a deadline follow in the order of slots. So a deadline brings no tenant more than its share,
 //! and without deadlines the order is that of fair queueing.
+//!
+//! There may be room on some routes only. So each route keeps its tenants in order, and nothing is searched: an admission
+//! takes time for the routes of its tenant, not for the requests that wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use warmroute_types::Micros;
 
-use crate::position::{AdmissionPosition, Slot};
+use crate::lineup::Lineup;
+use crate::position::{AdmissionPosition, NO_DUE, Order, Slot};
+use crate::route_queue::RouteQueue;
+use crate::tenant_queue::{Standing, TenantQueue};
 
 /// Most tenants without waiting requests whose lead is remembered.
 pub(crate) const TENANTS_MAX: usize = 4_096;
-
-/// The due time, or the end of time without one; then the order of arrival.
-pub(crate) type Order = (Micros, u64);
-
-pub(crate) const NO_DUE: Micros = Micros(u64::MAX);
-
-/// Added to a slot's order of arrival to tell it from another one.
-const AGAIN: u64 = 1 << 48;
 
 #[derive(Debug)]
 pub(crate) struct ClassQueue<T> {
     /// By order of arrival.
     waiting: BTreeMap<u64, Waiting<T>>,
     pub(crate) tenants: BTreeMap<u64, TenantQueue>,
-    /// The first slot of each tenant with waiting requests.
-    firsts: BTreeSet<(Slot, u64)>,
-    /// Requests with a due time, with their tenants.
-    dues: BTreeSet<(Order, u64)>,
+    /// The last slot of each tenant with waiting requests.
+    lasts: BTreeSet<(Slot, u64)>,
+    /// The first slots that the work has not reached.
+    unreached: BTreeSet<(Slot, u64)>,
     /// All waiting requests, and those of each route.
     all: Lineup,
-    routes: BTreeMap<u64, Lineup>,
+    routes: BTreeMap<u64, RouteQueue>,
     /// Latest times to wait, and the arrivals.
     deadlines: BTreeSet<(Micros, u64)>,
     /// How far all tenants' work would have advanced if they were served at once.
     served: u64,
     /// How often in a row higher classes went first.
     pub(crate) passed: u32,
-}
-
-/// Waiting requests in two orders.
-#[derive(Debug, Default)]
-struct Lineup {
-    /// By the slots in which they came.
-    slots: BTreeSet<Slot>,
-    /// Those with a due time.
-    dues: BTreeSet<Order>,
-}
-
-impl Lineup {
-    fn insert(&mut self, slot: Slot, order: Order) {
-        self.slots.insert(slot);
-        if order.0 != NO_DUE {
-            self.dues.insert(order);
-        }
-    }
-
-    fn remove(&mut self, slot: Slot, order: Order) {
-        self.slots.remove(&slot);
-        self.dues.remove(&order);
-    }
 }
 
 #[derive(Debug)]
@@ -77,31 +52,13 @@ struct Waiting<T> {
     item: T,
 }
 
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TenantQueue {
-    /// The end of the work that the tenant has requested so far.
-    finish: u64,
-    /// The start of its last request. A refund lets its next request start earlier, but not before this one.
-    last_start: u64,
-    /// As many as it has waiting requests.
-    slots: BTreeSet<Slot>,
-    /// The waiting requests, the next one first.
-    orders: BTreeSet<Order>,
-}
-
-/// The next request of a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    arrival: u64,
-}
-
 impl<T> ClassQueue<T> {
     pub(crate) fn new() -> ClassQueue<T> {
         ClassQueue {
             waiting: BTreeMap::new(),
             tenants: BTreeMap::new(),
-            firsts: BTreeSet::new(),
-            dues: BTreeSet::new(),
+            lasts: BTreeSet::new(),
+            unreached: BTreeSet::new(),
             all: Lineup::default(),
             routes: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -116,7 +73,7 @@ impl<T> ClassQueue<T> {
 
     /// Waiting requests of a tenant.
     pub(crate) fn len_of(&self, tenant: u64) -> usize {
-        self.tenants.get(&tenant).map_or(0, |work| work.orders.len())
+        self.tenants.get(&tenant).map_or(0, TenantQueue::len)
     }
 
     #[cfg(test)]
@@ -126,12 +83,7 @@ impl<T> ClassQueue<T> {
 
     /// The slot of a new request, for which its tenant is charged.
     pub(crate) fn slot(&mut self, tenant: u64, cost: u32, arrival: u64) -> Slot {
-        let work = self.tenants.entry(tenant).or_default();
-        let start = work.finish.max(self.served);
-        work.finish = start.saturating_add(cost.into());
-        let start = if work.slots.is_empty() { start } else { start.max(work.last_start) };
-        work.last_start = start;
-        (start, arrival)
+        (self.tenants.entry(tenant).or_default().start(cost, self.served), arrival)
     }
 
     /// Serves a request that need not wait.
@@ -141,46 +93,37 @@ impl<T> ClassQueue<T> {
     }
 
     pub(crate) fn insert(&mut self, position: &AdmissionPosition, deadline: Micros, item: T) {
-        let AdmissionPosition { tenant, cost, route, mut slot, due, .. } = *position;
+        let AdmissionPosition { tenant, cost, route, slot, due, .. } = *position;
         let arrival = slot.1;
         let order = (due.unwrap_or(NO_DUE), arrival);
-        self.change_tenant(tenant, |work| {
-            // A request that waits again may have been admitted in another slot of its tenant, and its own is still
-            // there. The tenant has as many slots as requests, so it gets another one with the same start.
-            while !work.slots.insert(slot) {
-                slot.1 += AGAIN;
-            }
-            work.orders.insert(order);
-        });
-        if due.is_some() {
-            self.dues.insert((order, tenant));
-        }
         self.deadlines.insert((deadline, arrival));
-        self.all.insert((slot.0, arrival), order);
-        self.routes.entry(route).or_default().insert((slot.0, arrival), order);
+        self.all.insert(slot, order);
+        self.routes.entry(route).or_default().lineup.insert(slot, order);
+        let slot = self.change_tenant(tenant, route, |work| work.insert(slot, order, route));
         self.waiting.insert(arrival, Waiting { tenant, cost, route, order, deadline, slot, item });
     }
 
     /// Removes a request that stopped waiting, and refunds its cost to the tenant.
     pub(crate) fn remove(&mut self, arrival: u64) -> Option<T> {
-        let slot = self.waiting.get(&arrival)?.slot;
-        let waiting = self.take(arrival, |slots| {
-            // Another request of the tenant may have gone first, in this slot.
-            if slots.contains(&slot) { Some(slot) } else { slots.last().copied() }
-        })?;
-        self.charge(waiting.tenant, -i64::from(waiting.cost));
+        let waiting = self.take(arrival)?;
+        let Waiting { tenant, route, order, slot, .. } = waiting;
+        self.change_tenant(tenant, route, |work| work.remove(slot, order, route));
+        self.drop_empty(route);
+        self.charge(tenant, -i64::from(waiting.cost));
         self.forget_if_many();
         Some(waiting.item)
     }
 
-    /// Removes the next request and serves it in its tenant's first slot. Returns it with its route.
-    pub(crate) fn admit(&mut self, head: Head) -> Option<(T, u64)> {
-        let tenant = self.waiting.get(&head.arrival)?.tenant;
-        let start = self.tenants.get(&tenant).and_then(|work| work.slots.first()).map_or(0, |slot| slot.0);
-        let waiting = self.take(head.arrival, |slots| slots.first().copied())?;
+    /// Removes the next request on routes with room and serves it in its tenant's first slot. Returns it with its route.
+    pub(crate) fn admit(&mut self, rooms: &BTreeMap<u64, bool>) -> Option<(T, u64)> {
+        let waiting = self.take(self.next(rooms)?)?;
+        let Waiting { tenant, route, order, .. } = waiting;
+        let start = self.tenants.get(&tenant).and_then(TenantQueue::first_slot).map_or(0, |slot| slot.0);
+        self.change_tenant(tenant, route, |work| work.admit(order, route));
+        self.drop_empty(route);
         self.serve(start, waiting.cost.into());
         self.forget_if_many();
-        Some((waiting.item, waiting.route))
+        Some((waiting.item, route))
     }
 
     /// Asks once for each route whether there is room.
@@ -189,34 +132,44 @@ impl<T> ClassQueue<T> {
         has_room: &mut impl FnMut(&T) -> bool,
         rooms: &mut BTreeMap<u64, bool>,
     ) {
-        for (route, lineup) in &self.routes {
-            let any = lineup.slots.first().and_then(|(_, arrival)| self.waiting.get(arrival));
+        for (route, queue) in &self.routes {
+            let any = queue.lineup.first().and_then(|(_, arrival)| self.waiting.get(&arrival));
             if let Some(any) = any {
                 rooms.entry(*route).or_insert_with(|| has_room(&any.item));
             }
         }
     }
 
-    /// The next request for which there is room.
-    pub(crate) fn head(&self, rooms: &BTreeMap<u64, bool>) -> Option<Head> {
-        let fits = |arrival: &u64| {
-            let route = self.waiting.get(arrival).map(|waiting| waiting.route);
-            route.and_then(|route| rooms.get(&route)).is_some_and(|has_room| *has_room)
+    /// Whether there is room for a request of this class.
+    pub(crate) fn fits(&self, rooms: &BTreeMap<u64, bool>) -> bool {
+        self.with_room(rooms).next().is_some()
+    }
+
+    fn with_room(&self, rooms: &BTreeMap<u64, bool>) -> impl Iterator<Item = (u64, &RouteQueue)> {
+        let has_room = |route: &u64| rooms.get(route) == Some(&true);
+        self.routes.iter().filter(move |(route, _)| has_room(route)).map(|(route, queue)| (*route, queue))
+    }
+
+    /// The arrival of the next request on routes with room.
+    fn next(&self, rooms: &BTreeMap<u64, bool>) -> Option<u64> {
+        let ((start, _), tenant) = self.with_room(rooms).filter_map(|(_, queue)| queue.first()).min()?;
+        let urgent = match start <= self.served {
+            true => self.with_room(rooms).filter_map(|(_, queue)| queue.most_urgent()).min(),
+            false => self.most_urgent_at(start, rooms),
         };
-        if !self.routes.keys().any(|route| rooms.get(route) == Some(&true)) {
-            return None;
-        }
-        let (start, arrival) = self.firsts.iter().find_map(|((start, _), tenant)| {
-            let next = self.tenants.get(tenant)?.orders.iter().find(|(_, arrival)| fits(arrival))?;
-            Some((*start, next.1))
-        })?;
-        let reached = self.served.max(start);
-        let has_turn = |tenant: &u64| {
-            let first = self.tenants.get(tenant).and_then(|work| work.slots.first());
-            first.is_some_and(|(start, _)| *start <= reached)
-        };
-        let urgent = self.dues.iter().find(|((_, arrival), tenant)| has_turn(tenant) && fits(arrival));
-        Some(Head { arrival: urgent.map_or(arrival, |((_, arrival), _)| *arrival) })
+        let work = self.tenants.get(&tenant)?;
+        let first = || self.with_room(rooms).filter_map(|(route, _)| work.next_on(route)).min();
+        urgent.or_else(first).map(|(_, arrival)| arrival)
+    }
+
+    /// The earliest due request of the tenants whose first slot has this start. It is searched, but once only: with the
+    /// next admission the work has reached these slots.
+    fn most_urgent_at(&self, start: u64, rooms: &BTreeMap<u64, bool>) -> Option<Order> {
+        let next = self.with_room(rooms).flat_map(|(route, queue)| {
+            let next_on = move |tenant: u64| self.tenants.get(&tenant)?.next_on(route);
+            queue.starting_at(start).filter_map(next_on)
+        });
+        next.filter(|(due, _)| *due != NO_DUE).min()
     }
 
     /// Drops expired requests and returns how many.
@@ -230,7 +183,7 @@ impl<T> ClassQueue<T> {
 
     /// Waiting requests, of one route or of all.
     pub(crate) fn len_on(&self, route: Option<u64>) -> usize {
-        self.lineup(route).map_or(0, |lineup| lineup.slots.len())
+        self.lineup(route).map_or(0, Lineup::len)
     }
 
     /// Requests that go before one of this tenant in this order, of one route or of all; at most `max`.
@@ -239,106 +192,107 @@ impl<T> ClassQueue<T> {
     /// no more go before it than are due earlier.
     pub(crate) fn ahead_of(&self, tenant: u64, order: Order, route: Option<u64>, max: usize) -> usize {
         let Some(lineup) = self.lineup(route) else { return 0 };
-        let slot = self.slot_for(tenant, order, max);
-        let in_earlier_slots = lineup.slots.range(..slot).take(max).count();
+        let work = self.tenants.get(&tenant);
+        let slot = work.map_or((self.served, u64::MAX), |work| work.slot_for(order, self.served, max));
+        let in_earlier_slots = lineup.before_slot(slot).min(max);
         match order.0 != NO_DUE && slot.0 <= self.served {
-            true => lineup.dues.range(..order).take(in_earlier_slots).count(),
+            true => lineup.due_before(order).min(in_earlier_slots),
             false => in_earlier_slots,
         }
     }
 
-    /// The slot in which a request of this tenant would be admitted: its requests that go first take the first ones. If
-    /// these are `max` or more, the end of time.
-    fn slot_for(&self, tenant: u64, order: Order, max: usize) -> Slot {
-        let Some(work) = self.tenants.get(&tenant) else { return (self.served, u64::MAX) };
-        let earlier = work.orders.range(..order).take(max).count();
-        if earlier == max {
-            return (u64::MAX, u64::MAX);
-        }
-        let new = || {
-            let start = work.finish.max(self.served);
-            (if work.slots.is_empty() { start } else { start.max(work.last_start) }, u64::MAX)
-        };
-        work.slots.iter().nth(earlier).copied().unwrap_or_else(new)
-    }
-
-    /// The requests with a due time, from the last slot on: tenant and order.
-    pub(crate) fn latest_dues(&self, route: Option<u64>) -> impl Iterator<Item = (u64, Order)> {
-        let slots = self.lineup(route).map(|lineup| lineup.slots.iter().rev());
-        slots.into_iter().flatten().filter_map(|(_, arrival)| {
-            let waiting = self.waiting.get(arrival)?;
-            (waiting.order.0 != NO_DUE).then_some((waiting.tenant, waiting.order))
-        })
+    /// The request with a due time in the last slot: tenant and order.
+    pub(crate) fn last_due(&self, route: Option<u64>) -> Option<(u64, Order)> {
+        let (_, arrival) = self.lineup(route)?.last_due()?;
+        self.waiting.get(&arrival).map(|waiting| (waiting.tenant, waiting.order))
     }
 
     fn lineup(&self, route: Option<u64>) -> Option<&Lineup> {
-        route.map_or(Some(&self.all), |route| self.routes.get(&route))
+        route.map_or(Some(&self.all), |route| self.routes.get(&route).map(|queue| &queue.lineup))
     }
 
     /// The last request of the tenant that is furthest beyond its share.
     pub(crate) fn least_deserving(&self) -> Option<u64> {
-        let last_slot = |work: &TenantQueue| work.slots.last().copied();
-        let most =
-            self.tenants.values().filter(|work| !work.slots.is_empty()).max_by_key(|work| last_slot(work));
-        most.and_then(|work| work.orders.last()).map(|(_, arrival)| *arrival)
+        let (_, tenant) = self.lasts.last()?;
+        self.tenants.get(tenant)?.last_order().map(|(_, arrival)| arrival)
     }
 
     pub(crate) fn charge(&mut self, tenant: u64, cost: i64) {
         if let Some(tenant) = self.tenants.get_mut(&tenant) {
-            tenant.finish = tenant.finish.saturating_add_signed(cost);
+            tenant.charge(cost);
         }
     }
 
-    fn take(
-        &mut self,
-        arrival: u64,
-        spent: impl FnOnce(&BTreeSet<Slot>) -> Option<Slot>,
-    ) -> Option<Waiting<T>> {
+    /// Takes a request out of everything but its tenant's queue.
+    fn take(&mut self, arrival: u64) -> Option<Waiting<T>> {
         let waiting = self.waiting.remove(&arrival)?;
-        self.change_tenant(waiting.tenant, |work| {
-            work.orders.remove(&waiting.order);
-            spent(&work.slots).iter().for_each(|slot| _ = work.slots.remove(slot));
-        });
-        self.dues.remove(&(waiting.order, waiting.tenant));
         let slot = (waiting.slot.0, arrival);
         self.all.remove(slot, waiting.order);
-        if let Some(lineup) = self.routes.get_mut(&waiting.route) {
-            lineup.remove(slot, waiting.order);
-            if lineup.slots.is_empty() {
-                self.routes.remove(&waiting.route);
-            }
+        if let Some(queue) = self.routes.get_mut(&waiting.route) {
+            queue.lineup.remove(slot, waiting.order);
         }
         self.deadlines.remove(&(waiting.deadline, arrival));
         Some(waiting)
     }
 
-    /// Changes a tenant's slots and keeps the order of first slots.
-    fn change_tenant(&mut self, tenant: u64, change: impl FnOnce(&mut TenantQueue)) {
-        let work = self.tenants.entry(tenant).or_default();
-        let before = work.slots.first().copied();
-        change(work);
-        let after = work.slots.first().copied();
-        if before != after {
-            before.iter().for_each(|slot| _ = self.firsts.remove(&(*slot, tenant)));
-            after.iter().for_each(|slot| _ = self.firsts.insert((*slot, tenant)));
+    fn drop_empty(&mut self, route: u64) {
+        if self.routes.get(&route).is_some_and(|queue| queue.lineup.is_empty()) {
+            self.routes.remove(&route);
         }
+    }
+
+    /// Changes a tenant's requests on a route, and what is known of the tenant elsewhere.
+    fn change_tenant<R>(&mut self, tenant: u64, route: u64, change: impl FnOnce(&mut TenantQueue) -> R) -> R {
+        let (work, served) = (self.tenants.entry(tenant).or_default(), self.served);
+        let (standing, first, last) = (work.standing(route, served), work.first_slot(), work.last_slot());
+        let changed = change(work);
+        if let Some(queue) = self.routes.get_mut(&route) {
+            queue.replace(tenant, standing, work.standing(route, served));
+        }
+        let (first_after, last_after) = (work.first_slot(), work.last_slot());
+        if first != first_after {
+            first.iter().for_each(|slot| _ = self.unreached.remove(&(*slot, tenant)));
+            let unreached = first_after.filter(|slot| slot.0 > served);
+            unreached.iter().for_each(|slot| _ = self.unreached.insert((*slot, tenant)));
+            for (other, next) in work.next_on_routes().filter(|(other, _)| *other != route) {
+                let Some(queue) = self.routes.get_mut(&other) else { continue };
+                let standing = |first| Standing::of(first, Some(next), served);
+                queue.replace(tenant, standing(first), standing(first_after));
+            }
+        }
+        if last != last_after {
+            last.iter().for_each(|slot| _ = self.lasts.remove(&(*slot, tenant)));
+            last_after.iter().for_each(|slot| _ = self.lasts.insert((*slot, tenant)));
+        }
+        changed
     }
 
     /// Accounts for work given to a request with this start. All tenants with requests share the time that it takes,
     /// and no later request starts before it.
     fn serve(&mut self, start: u64, cost: u64) {
-        let backlogged = self.firsts.len() as u64;
-        self.served = self.served.max(start).saturating_add(cost / (backlogged + 1));
+        let (before, backlogged) = (self.served, self.lasts.len() as u64);
+        self.served = before.max(start).saturating_add(cost / (backlogged + 1));
+        while let Some(&(first, tenant)) = self.unreached.first().filter(|(slot, _)| slot.0 <= self.served) {
+            self.unreached.pop_first();
+            let Some(work) = self.tenants.get(&tenant) else { continue };
+            for (route, next) in work.next_on_routes() {
+                let Some(queue) = self.routes.get_mut(&route) else { continue };
+                let standing = |served| Standing::of(Some(first), Some(next), served);
+                queue.replace(tenant, standing(before), standing(self.served));
+            }
+        }
     }
 
-    /// Drops tenants that have no lead; when too many are left, forgives their leads.
+    /// Drops tenants that have no lead; when too many are left, forgives their leads. Each look at all tenants drops many,
+    /// so that few requests pay for it.
     fn forget_if_many(&mut self) {
-        if self.tenants.len() > TENANTS_MAX + self.waiting.len() {
-            let served = self.served;
-            self.tenants.retain(|_, work| !work.slots.is_empty() || work.finish > served);
+        let (max, served) = (TENANTS_MAX + self.waiting.len(), self.served);
+        if self.tenants.len() <= max {
+            return;
         }
-        if self.tenants.len() > TENANTS_MAX + self.waiting.len() {
-            self.tenants.retain(|_, work| !work.slots.is_empty());
+        self.tenants.retain(|_, work| !work.is_empty() || work.has_lead(served));
+        if self.tenants.len() > max - TENANTS_MAX / 4 {
+            self.tenants.retain(|_, work| !work.is_empty());
         }
     }
 }

@@ -7,6 +7,12 @@ use crate::Class;
 /// The start, then the order of arrival.
 pub(crate) type Slot = (u64, u64);
 
+/// The due time, or the end of time without one; then the order of arrival.
+pub(crate) type Order = (Micros, u64);
+
+/// The due time in the order of requests without one.
+pub(crate) const NO_DUE: Micros = Micros(u64::MAX);
+
 /// A request's position in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionPosition {

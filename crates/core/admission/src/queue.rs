@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use warmroute_types::Micros;
 
 use crate::Class;
-use crate::class_queue::{ClassQueue, Head, NO_DUE};
-use crate::position::AdmissionPosition;
+use crate::class_queue::ClassQueue;
+use crate::position::{AdmissionPosition, NO_DUE};
 
 /// How often in a row a waiting class may be passed over for higher ones.
 pub const PASSED_MAX: u32 = 8;
@@ -130,18 +130,14 @@ impl<T> AdmissionQueue<T> {
         }
         let mut rooms = BTreeMap::new();
         self.lines.iter().for_each(|line| line.ask_for_room(&mut has_room, &mut rooms));
-        if !rooms.values().any(|has_room| *has_room) {
-            return None;
-        }
-        let heads = Class::ALL.map(|class| self.lines[class as usize].head(&rooms));
-        let chosen = self.choose(&heads)?;
-        for class in Class::ALL.into_iter().filter(|&class| class > chosen && heads[class as usize].is_some())
-        {
+        let fits = Class::ALL.map(|class| self.lines[class as usize].fits(&rooms));
+        let chosen = self.choose(fits)?;
+        for class in Class::ALL.into_iter().filter(|&class| class > chosen && fits[class as usize]) {
             self.lines[class as usize].passed += 1;
         }
         let line = &mut self.lines[chosen as usize];
         line.passed = 0;
-        let admitted = line.admit(heads[chosen as usize]?)?;
+        let admitted = line.admit(&rooms)?;
         self.len -= 1;
         Some(admitted)
     }
@@ -172,7 +168,7 @@ impl<T> AdmissionQueue<T> {
         for class in Class::ALL.into_iter().rev() {
             let above = self.len_above(class, route);
             let hopeless = |line: &ClassQueue<T>| {
-                let (tenant, order) = line.latest_dues(route).next()?;
+                let (tenant, order) = line.last_due(route)?;
                 let turns = turns_before(order.0, interval, now);
                 let ahead = above + line.ahead_of(tenant, order, route, turns);
                 (ahead >= turns).then_some(order.1)
@@ -206,9 +202,9 @@ impl<T> AdmissionQueue<T> {
         self.lines[..class as usize].iter().map(|line| line.len_on(route)).sum()
     }
 
-    /// The highest class with a request to admit, except that a class passed over too often goes first.
-    fn choose(&self, heads: &[Option<Head>; 3]) -> Option<Class> {
-        let can = |class: &Class| heads[*class as usize].is_some();
+    /// The highest class with a request that fits, except that a class passed over too often goes first.
+    fn choose(&self, fits: [bool; 3]) -> Option<Class> {
+        let can = |class: &Class| fits[*class as usize];
         let is_due = |class: &Class| can(class) && self.lines[*class as usize].passed >= PASSED_MAX;
         Class::ALL.into_iter().rev().find(is_due).or(Class::ALL.into_iter().find(can))
     }

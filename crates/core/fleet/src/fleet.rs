@@ -395,6 +395,7 @@ impl Fleet {
     }
 
     /// Requests in flight on a worker; `None` if it takes none now.
+    #[inline]
     pub fn in_flight_if_ready(&self, worker: WorkerId) -> Option<u32> {
         self.load(worker).in_flight_if_ready()
     }

@@ -134,8 +134,21 @@ impl PrefillCost {
     /// Milliseconds from the start of a prefill to its first token.
     #[inline]
     pub fn prefill_ms(&self, features: &PrefillFeatures) -> f32 {
-        let terms = self.ms.iter().zip(features.vector());
-        terms.map(|(ms, feature)| ms * feature as f32).sum()
+        let [head, behind, computed, attended, restored, decoding, context, crowded] = self.ms;
+        let first = match features.position {
+            QueuePosition::Head => head,
+            QueuePosition::Behind => behind,
+        };
+        // The same as the product with the vector, without divisions: this is computed for every candidate of a decision.
+        let miss = features.miss_tokens as f32;
+        let context_tokens = features.context_tokens.min(i64::MAX as u64) as i64 as f32;
+        first
+            + computed * (miss * 1e-3)
+            + attended * (miss * (features.cached_tokens as f32 + miss / 2.0) * 1e-6)
+            + restored * (features.restored_tokens as f32 * 1e-3)
+            + decoding * (features.decoding as f32 * 1e-1)
+            + context * (context_tokens * 1e-5)
+            + crowded * (features.crowded_tokens as f32 * 1e-3)
     }
 
     /// Milliseconds that a request adds to one decode step, summed over all running answers and its own. Times to first tokens

@@ -21,24 +21,15 @@ use crate::latency_model::{
 use crate::prefill_steps::{ComputedPrompt, PendingSteps, ReportExpected};
 use crate::relative_latency::RelativeLatency;
 
-/// One worker's queue: atomics that decisions read, and behind a lock what they follow from.
+/// One worker's queue: atomics that decisions read, and behind a lock what they follow from. The atomics come first, in two
+/// cache lines: a decision reads them for every worker.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct PrefillQueue {
-    /// How many times as long as its engine kind's model the worker takes; f32 bits.
-    relative_latency: AtomicU32,
-    /// When that was last learned, or [`UNTIMED`].
-    learned_at: AtomicU64,
-    /// Which latency model is the worker's.
-    kind: AtomicU8,
-    /// Prompts that are booked and not computed.
-    prompts: AtomicU32,
-    /// Their expected prefill time in microseconds.
+    /// Expected prefill time in microseconds of the prompts that are booked and not computed.
     booked_us: AtomicU64,
     /// The part of it before the first streamed prompt,
     unstreamed_us: AtomicU64,
-    /// the number of prompts before it,
-    unstreamed: AtomicU32,
     /// and the expected prefill time of that streamed prompt.
     streamed_us: AtomicU64,
     /// When the prompt at the head was started, or [`STARTS_NOW`], or [`UNKNOWN`].
@@ -49,10 +40,23 @@ pub(crate) struct PrefillQueue {
     booked_at: AtomicU64,
     /// Tokens of the worker's KV cache; 0 until it is known.
     kv_tokens: AtomicU64,
+    /// Prompts that are booked and not computed,
+    prompts: AtomicU32,
+    /// and the number of them before the first streamed one.
+    unstreamed: AtomicU32,
+    /// How many times as long as its engine kind's model the worker takes; f32 bits.
+    relative_latency: AtomicU32,
     /// Prompts that wait in the engine by its last report, less those that were booked here.
     external_waiting: AtomicU32,
+    /// When the relative latency was last learned, or [`UNTIMED`].
+    learned_at: AtomicU64,
+    /// Which latency model is the worker's.
+    kind: AtomicU8,
     state: Mutex<State>,
 }
+
+const _: () =
+    assert!(std::mem::offset_of!(PrefillQueue, state) <= 128, "decisions read two cache lines of a queue");
 
 /// The prompts in the order in which they were booked.
 #[derive(Debug)]
@@ -263,7 +267,7 @@ impl PrefillQueue {
         let stalled_us = since(&self.quiet_since).0.saturating_sub(on_time_us).min(LATE_MAX.0);
         let left_us = self.booked_us.load(Relaxed).saturating_sub(passed_us) + stalled_us;
         QueueForecast {
-            queue_ms: left_us as f32 / 1e3,
+            queue_ms: left_us.min(i64::MAX as u64) as i64 as f32 / 1e3,
             position: if prompts == 0 { QueuePosition::Head } else { QueuePosition::Behind },
             prompts,
             idle: since(&self.booked_at),

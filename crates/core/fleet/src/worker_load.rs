@@ -234,6 +234,7 @@ impl WorkerLoad {
     }
 
     /// Requests in flight; `None` if the worker takes none now. Two reads instead of a whole view.
+    #[inline]
     pub(crate) fn in_flight_if_ready(&self) -> Option<u32> {
         let state = self.state.load(Relaxed);
         (state < ON_TRIAL && self.state().takes_requests()).then(|| self.in_flight())

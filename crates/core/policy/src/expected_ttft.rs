@@ -118,7 +118,8 @@ impl Policy for ExpectedTtft {
         let holder_tokens = |index: usize| if has_few_holders { candidates[index].overlap_tokens } else { 0 };
         let is_tied = |index: &usize| self.cost_ms(&candidates[*index]) <= limit_ms(&candidates[*index]);
         let tied = (0..candidates.len()).filter(is_tied);
-        let most = tied.clone().map(holder_tokens).max().unwrap_or(0);
+        // Without few holders all count as equally warm, and another pass would say nothing.
+        let most = if has_few_holders { tied.clone().map(holder_tokens).max().unwrap_or(0) } else { 0 };
         let equals = tied.filter(|&index| holder_tokens(index) == most);
         let preference = |index: usize| -> (Reverse<Micros>, u64) {
             (Reverse(candidates[index].estimate.idle), mix(request.random ^ index as u64))

@@ -87,6 +87,9 @@ pub(crate) fn features(
 fn external_ms(load: &WorkerLoadView, forecast: &QueueForecast, at: EstimateTime, prefill_ms: f32) -> f32 {
     let is_fresh = load.report.is_some_and(|report| at.now.since(report.at) <= at.report_age_max);
     let external = if is_fresh { forecast.external_waiting } else { 0 };
+    if external == 0 {
+        return 0.0;
+    }
     let ours_ms = forecast.queue_ms / forecast.prompts.max(1) as f32;
     external as f32 * ours_ms.max(prefill_ms)
 }

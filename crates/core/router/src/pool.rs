@@ -433,7 +433,7 @@ impl DecisionState {
     /// Sets `anywhere_ms` and `followers`, and notes the candidates with the lowest expected-TTFT cost.
     fn rank(&mut self, routers: u32, now: Micros) {
         let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
-        let anywhere_ms = works_ms.fold(f32::INFINITY, f32::min);
+        let anywhere_ms = works_ms.fold(f32::INFINITY, |least, ms| if ms < least { ms } else { least });
         let followers_per_ms = self.demand.followers_per_ms(self.members.len(), routers, now);
         self.next_best = NextBest::default();
         for (index, candidate) in self.candidates.iter_mut().enumerate() {

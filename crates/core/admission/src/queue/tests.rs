@@ -97,6 +97,25 @@ fn idle_tenants_are_dropped() {
     assert!(queue.lines[Class::Normal as usize].tenants.len() <= TENANTS_MAX + 1);
 }
 
+/// Each new tenant would otherwise look at all of them to drop one.
+#[test]
+fn forgetting_makes_room_for_many_tenants() {
+    let mut queue: AdmissionQueue<()> = AdmissionQueue::new(1);
+    queue.push(request(u64::MAX, 1), NEVER, ()).unwrap();
+    let lead = |queue: &AdmissionQueue<()>| queue.lines[Class::Normal as usize].tenants.len();
+    for tenant in 0.. {
+        let before = lead(&queue);
+        let position = queue.pass(request(tenant, 100));
+        // Each tenant keeps a lead.
+        queue.correct(position, 1_000_000);
+        let forgotten = (before + 1).saturating_sub(lead(&queue));
+        if forgotten > 0 {
+            assert!(forgotten > TENANTS_MAX / 4, "{forgotten} at {tenant}");
+            return;
+        }
+    }
+}
+
 /// No request is admitted meanwhile: an outage must not fill the memory with tenants that came and left.
 #[test]
 fn tenants_that_stopped_waiting_are_dropped() {

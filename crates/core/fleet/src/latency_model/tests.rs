@@ -32,6 +32,26 @@ fn predicted(features: &PrefillFeatures, took_ms: f64) -> ObservedStep {
     ObservedStep { features: features.vector(), features_if_cold, took_ms, verified: Verified::No }
 }
 
+proptest! {
+    /// Decisions compute a cost without divisions. It is the product of coefficients and features that the fit minimizes.
+    #[test]
+    fn a_cost_is_the_product_with_the_features(
+        tokens in prop::array::uniform5(0..2_000_000_u32),
+        context_tokens in 0..100_000_000_u64,
+        is_behind in any::<bool>(),
+        ms in prop::array::uniform8(0.0..50.0_f32),
+    ) {
+        let [miss_tokens, cached_tokens, restored_tokens, decoding, crowded_tokens] = tokens;
+        let position = if is_behind { QueuePosition::Behind } else { QueuePosition::Head };
+        let features = PrefillFeatures {
+            miss_tokens, cached_tokens, restored_tokens, decoding, context_tokens, crowded_tokens, position,
+        };
+        let product: f64 = ms.iter().zip(features.vector()).map(|(ms, feature)| f64::from(*ms) * feature).sum();
+        let cost_ms = f64::from(PrefillCost { ms, scale: 1.0 }.prefill_ms(&features));
+        prop_assert!((cost_ms - product).abs() <= 1e-5 * product, "{cost_ms} and {product}");
+    }
+}
+
 fn teach(model: &mut LatencyModel, factor: f64, answers: std::ops::Range<u32>) {
     for n in answers {
         model.observe(&verified(&features(n), truth_ms(&features(n), factor, n)));

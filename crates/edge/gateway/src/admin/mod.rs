@@ -157,7 +157,10 @@ impl Admin {
         match (&parts.method, parts.uri.path()) {
             (&Method::GET | &Method::HEAD, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
             (&Method::GET | &Method::HEAD, "/readyz") => self.readyz(),
-            (&Method::GET, "/metrics") => self.metrics(),
+            (&Method::GET, "/metrics") => {
+                let gateway = Arc::clone(&self.gateway);
+                metrics_page(move || gateway.metrics.encode()).await
+            }
             (&Method::GET, "/config") => Ok(as_json(&self.configuration.in_force())),
             (&Method::PUT, "/config") => {
                 let body = bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?;
@@ -216,15 +219,18 @@ impl Admin {
             Readiness::Draining => Err(AdminError(StatusCode::SERVICE_UNAVAILABLE, "draining".into())),
         }
     }
+}
 
-    fn metrics(&self) -> AdminResult {
-        let text = self.gateway.metrics.encode();
-        let text = text.map_err(|error| AdminError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-        let mut response = Response::new(Full::from(text));
-        let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-        response.headers_mut().insert(header::CONTENT_TYPE, kind);
-        Ok(response)
-    }
+/// The page of metrics. With a thousand workers it takes milliseconds, in which requests on the same thread would wait.
+async fn metrics_page(
+    encode: impl FnOnce() -> Result<String, std::fmt::Error> + Send + 'static,
+) -> AdminResult {
+    let failed = |error: String| AdminError(StatusCode::INTERNAL_SERVER_ERROR, error);
+    let text = tokio::task::spawn_blocking(encode).await.map_err(|error| failed(error.to_string()))?;
+    let mut response = Response::new(Full::from(text.map_err(|error| failed(error.to_string()))?));
+    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
 }
 
 async fn bounded_body(body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, AdminError> {
@@ -238,4 +244,26 @@ fn as_json(value: &Value) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(value.to_string()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// On a runtime with one thread: a page that was encoded there would wait for ever for the other task.
+    #[test]
+    fn requests_go_on_while_metrics_are_encoded() {
+        let (served, other_request) = mpsc::channel();
+        let encode = move || {
+            other_request.recv_timeout(Duration::from_secs(60)).map_err(|_| std::fmt::Error)?;
+            Ok("# EOF\n".to_owned())
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (page, ()) = runtime
+            .block_on(async { tokio::join!(metrics_page(encode), async { served.send(()).unwrap() }) });
+        assert_eq!(page.map(|page| page.status()).map_err(|error| error.1), Ok(StatusCode::OK));
+    }
 }

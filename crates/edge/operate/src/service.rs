@@ -149,7 +149,7 @@ impl<C: ConfigReader> Service<C> {
         let FollowedSources { changed, listings } =
             startup.follow_sources(plan.sources, plan.precise.as_ref());
         let control = Arc::new(Control::new(reader, Arc::clone(&gateway), changed, in_force));
-        startup.maintain(&control, plan.probe, plan.eviction_interval);
+        startup.maintain(&control, plan.probe, plan.process.eviction_interval);
         startup.share(plan.sharing).await?;
         let reports = startup.follow_events(plan.precise).await?;
         let (clients_drain, operators_drain) = (Drain::default(), Drain::default());
@@ -289,7 +289,7 @@ impl<C: ConfigReader> Service<C> {
 /// digests.
 fn read_saved_state<O>(plan: &mut Plan<O>) -> Option<AgedState> {
     let seed = plan.sharing.as_ref().map(|sharing| sharing.seed);
-    let saved = saved_state::read(plan.state.as_deref()?, &plan.router.index, seed)?;
+    let saved = saved_state::read(plan.process.state.as_deref()?, &plan.router.index, seed)?;
     plan.router.index.seed = saved.state.seed();
     Some(saved)
 }

@@ -65,8 +65,8 @@ fn times_can_be_added_up(plan: &Plan) {
     let times = &plan.gateway.timeouts;
     let probes = [plan.probe.health_interval, plan.probe.load_interval, plan.probe.timeout];
     let others = [
-        plan.drain_timeout,
-        plan.eviction_interval,
+        plan.process.drain_timeout,
+        plan.process.eviction_interval,
         plan.sources.dns_refresh,
         plan.gateway.admission.wait_max,
         plan.collector.as_ref().map_or(Duration::ZERO, |collector| collector.timeout),

@@ -12,24 +12,20 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use http::HeaderName;
 use serde_json::Value;
-use warmroute_admission::{Class, Limits};
 use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
-use warmroute_fleet::HealthConfig;
 use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources, check_endpoints};
 use warmroute_gateway::{
-    AdmissionConfig, DecisionHeaders, FieldPolicy, FieldRules, SessionKey, SessionKeys, Shares, Timeouts,
-    Token, WorkerChoice, WorkerLimit,
+    AdmissionConfig, FieldPolicy, FieldRules, SessionKey, SessionKeys, Token, WorkerLimit,
 };
 use warmroute_policy::{BadPolicy, Policy, Standard};
-use warmroute_prompt::PrefixRule;
 use warmroute_record::{AccessLogConfig, LogTarget};
 use warmroute_router::ModelRules;
-use warmroute_types::{BadUrl, Micros};
+use warmroute_types::BadUrl;
 use warmroute_wire::Dialer;
 
 use crate::options::groups::Following;
 use crate::options::quantity::{BYTES_PER_SPAN, Count, Secs};
-use crate::options::{self, Cache, ModelEntry, Options, most_similar};
+use crate::options::{self, Cache, ModelEntry, Options, Settings, most_similar};
 use crate::security;
 
 /// The settings of each part.
@@ -52,17 +48,14 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
     options.discovery.worker_urls = options.discovery.worker_urls.map(split_urls);
     let options = options;
     check_thresholds(&options.cache)?;
-    let (server, health) = (&options.server, &options.health);
-    let dialer = security::dialer(&options.security)?;
-    let gateway = warmroute_gateway::Config { dialer: dialer.clone(), ..gateway_config(&options)? };
-    gateway.validate()?;
+    let Settings { gateway, router, mut probe, picker, sources, process } = options.settings();
+    let server = &options.server;
+    probe.dialer = security::dialer(&options.security)?;
+    let gateway = gateway_config(gateway, &options, probe.dialer.clone())?;
     crate::logging::filter(value_of(server.log_level.as_deref()))?;
     anyhow::ensure!(value_of(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
     check_numbers(&options)?;
-    anyhow::ensure!(
-        value_of(health.health_check_endpoint.as_ref()).starts_with('/'),
-        "health-check-endpoint must begin with /"
-    );
+    anyhow::ensure!(probe.health_path.starts_with('/'), "health-check-endpoint must begin with /");
     let sharing = sharing::plan(&options.sharing)?;
     let listen = SocketAddr::new(value_of(server.host).0, value_of(server.port));
     let admin = SocketAddr::new(value_of(server.admin_host).0, value_of(server.admin_port));
@@ -70,36 +63,24 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
     Ok(Plan {
         listen,
         admin,
-        handover: server.handover.clone(),
-        handover_timeout: value_of(server.handover_timeout_secs).0,
-        state: server.state.clone(),
-        drain_timeout: value_of(server.drain_timeout_secs).0,
+        process,
         policy: policy(&options, value_of(options.routing.policy.as_deref())).context("policy")?,
         shadows: shadows(&options)?,
         model_rules: model_rules(&options)?,
         router: warmroute_router::Config {
-            health: HealthConfig { failures_max: value_of(health.health_failure_threshold) },
             in_flight_max: in_flight_max(&options),
-            index: index_config(&options, sharing.as_ref())?,
-            ..warmroute_router::Config::default()
+            index: index_config(router.index, &options.cache, sharing.as_ref())?,
+            ..router
         },
         gateway,
-        probe: warmroute_probe::Config {
-            health_path: value_of(health.health_check_endpoint.clone()),
-            health_interval: value_of(health.health_check_interval_secs).0,
-            load_interval: value_of(health.load_interval_ms).0,
-            timeout: value_of(health.health_check_timeout_secs).0,
-            dialer: dialer.clone(),
-            ..warmroute_probe::Config::default()
-        },
-        eviction_interval: value_of(options.cache.eviction_interval_secs).0,
-        sources: sources(&options)?,
-        precise: precise(&options, dialer),
+        precise: precise(&options, probe.dialer.clone()),
+        probe,
+        sources: self::sources(sources, &options)?,
         record: record(&options)?,
         access_log: access_log(&options.server)?,
         collector: traces::collector(&options.tracing)?,
         sharing,
-        picker: picker::plan(&options)?,
+        picker: picker::plan(picker, &options)?,
         events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
         acceptors: security::acceptors(&options)?,
         admin_token: security::admin_token(&options.security)?,
@@ -213,62 +194,44 @@ fn check_thresholds(cache: &Cache) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bounds of the index. Digests have a random key, unless routers share them.
-fn index_config(options: &Options, sharing: Option<&SharePlan>) -> anyhow::Result<warmroute_index::Config> {
-    let cache = &options.cache;
-    let config = warmroute_index::Config {
-        budget_bytes: value_of(cache.max_tree_size).0.saturating_mul(BYTES_PER_SPAN),
-        presumed_ttl: Micros::from(value_of(cache.presumed_ttl_secs).0),
-        presumed_tokens: value_of(cache.worker_kv_tokens).0,
-        hash: value_of(cache.block_hash.as_ref()).parse().context("block-hash")?,
-        seed: sharing.map_or_else(|| RandomState::new().hash_one(0_u8), |sharing| sharing.seed),
-        table_seed: RandomState::new().hash_one(1_u8),
-        ..warmroute_index::Config::default()
-    };
+/// Adds what is no option of its own. Digests have a random key, unless routers share them.
+fn index_config(
+    index: warmroute_index::Config,
+    cache: &Cache,
+    sharing: Option<&SharePlan>,
+) -> anyhow::Result<warmroute_index::Config> {
     let spans_min = warmroute_index::BUDGET_BYTES_MIN / BYTES_PER_SPAN;
     let spans = value_of(cache.max_tree_size).0;
     anyhow::ensure!(spans >= spans_min, "max-tree-size must be at least {spans_min}");
+    let config = warmroute_index::Config {
+        hash: value_of(cache.block_hash.as_ref()).parse().context("block-hash")?,
+        seed: sharing.map_or_else(|| RandomState::new().hash_one(0_u8), |sharing| sharing.seed),
+        table_seed: RandomState::new().hash_one(1_u8),
+        ..index
+    };
     config.validate().context("[cache]")?;
     Ok(config)
 }
 
-fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config> {
-    let (routing, requests) = (&options.routing, &options.requests);
-    let session_keys = value_of(routing.session_keys.as_ref()).iter().map(|key| key.parse::<SessionKey>());
-    let session_keys: Result<Vec<_>, _> = session_keys.collect();
-    Ok(warmroute_gateway::Config {
-        body_bytes_max: value_of(requests.max_payload_size).0,
-        bodies_bytes_max: value_of(requests.max_buffered_bytes).0,
+/// Adds what is no option of its own, or is written in another form.
+fn gateway_config(
+    gateway: warmroute_gateway::Config,
+    options: &Options,
+    dialer: Dialer,
+) -> anyhow::Result<warmroute_gateway::Config> {
+    let session_keys = value_of(options.routing.session_keys.as_ref()).iter();
+    let session_keys: Result<Vec<_>, _> = session_keys.map(|key| key.parse::<SessionKey>()).collect();
+    let config = warmroute_gateway::Config {
         aliases: options.aliases.clone().into_iter().collect(),
         session_keys: SessionKeys::new(session_keys.map_err(anyhow::Error::msg).context("session-keys")?),
-        prefix: PrefixRule {
-            span: value_of(routing.prefix_key),
-            tokens: value_of(routing.prefix_token_count).0,
-            hash: value_of(routing.prefix_hash),
-        },
-        decision_headers: match value_of(routing.decision_headers).0 {
-            true => DecisionHeaders::On,
-            false => DecisionHeaders::Off,
-        },
-        usage_injection: value_of(options.cache.usage_injection),
-        retries_max: value_of(requests.retry_max_retries),
-        continue_streams: value_of(requests.continue_streams).0,
-        continuations_max: value_of(requests.max_continuations),
-        timeouts: timeouts(&options.timeouts),
-        admission: admission_config(&options.admission, &options.models)?,
-        forwarded: value_of(options.security.forwarded_headers),
-        worker_choice: match value_of(options.security.allow_worker_choice).0 {
-            true => WorkerChoice::Clients,
-            false => WorkerChoice::Ours,
-        },
+        admission: admission_config(gateway.admission, options)?,
         worker_api: security::worker_api(&options.security)?,
         engine_fields: engine_fields(&options.security)?,
-        cache_salt: value_of(options.security.cache_salt),
-        cached_tokens: value_of(options.security.cached_tokens),
-        connections_max: value_of(options.server.max_client_connections).0,
-        client_credentials: value_of(options.security.client_credentials),
-        ..warmroute_gateway::Config::default()
-    })
+        dialer,
+        ..gateway
+    };
+    config.validate()?;
+    Ok(config)
 }
 
 fn engine_fields(options: &options::Security) -> anyhow::Result<FieldPolicy> {
@@ -277,62 +240,23 @@ fn engine_fields(options: &options::Security) -> anyhow::Result<FieldPolicy> {
     Ok(rules.over(FieldPolicy::default()))
 }
 
-fn timeouts(options: &options::Timeouts) -> Timeouts {
-    Timeouts {
-        head: value_of(options.client_head_timeout_secs).0,
-        body: value_of(options.client_body_timeout_secs).0,
-        connect: value_of(options.connect_timeout_secs).0,
-        first_byte: value_of(options.first_byte_timeout_secs).0,
-        idle: value_of(options.idle_timeout_secs).0,
-        total: options.request_timeout_secs.map(|total| total.0).filter(|total| !total.is_zero()),
-    }
-}
-
-fn admission_config(
-    options: &options::Admission,
-    models: &BTreeMap<String, ModelEntry>,
-) -> anyhow::Result<AdmissionConfig> {
+fn admission_config(admission: AdmissionConfig, options: &Options) -> anyhow::Result<AdmissionConfig> {
     let header = |name: &str, none: &str| -> anyhow::Result<Option<HeaderName>> {
         let name = Some(name).filter(|name| *name != none).map(str::parse::<HeaderName>);
         name.transpose().with_context(|| format!("expected a header name or `{none}`"))
     };
-    let has_model_limit =
-        models.values().any(|model| model.max_concurrent_per_worker.is_some_and(|Count(max)| max > 0));
-    let (priority, tenant) =
-        (value_of(options.priority_header.as_ref()), value_of(options.tenant_header.as_ref()));
+    let of_models = options.models.values().filter_map(|model| model.max_concurrent_per_worker);
+    let mut worker_limits = of_models.chain(options.admission.max_concurrent_per_worker);
+    let (priority, tenant) = (&options.admission.priority_header, &options.admission.tenant_header);
     Ok(AdmissionConfig {
-        running_max: value_of(options.max_concurrent_requests).0,
-        worker_limit: match value_of(options.max_concurrent_per_worker).0 {
-            0 if !has_model_limit => WorkerLimit::Off,
-            _ => WorkerLimit::On,
+        worker_limit: match worker_limits.any(|Count(max)| max > 0) {
+            true => WorkerLimit::On,
+            false => WorkerLimit::Off,
         },
-        waiting_max: value_of(options.queue_size).0,
-        wait_max: value_of(options.queue_timeout_secs).0,
-        wake_max: value_of(options.wake_timeout_secs).0,
-        ttft_budget: value_of(options.ttft_budget_ms).0,
-        limits: Limits {
-            requests_per_minute: value_of(options.rate_limit_requests_per_minute).0,
-            tokens_per_minute: value_of(options.rate_limit_tokens_per_minute).0,
-            concurrent: value_of(options.max_concurrent_per_tenant).0,
-        },
-        shares: Shares {
-            queue_percent: percent("queue-share-per-tenant", options.queue_share_per_tenant)?,
-            memory_percent: percent("memory-share-per-tenant", options.memory_share_per_tenant)?,
-        },
-        priority_header: header(priority, "off").context("priority-header")?,
-        class_max: match value_of(options.allow_high_priority).0 {
-            true => Class::High,
-            false => Class::Normal,
-        },
-        tenant_header: header(tenant, "api-key").context("tenant-header")?,
+        priority_header: header(value_of(priority.as_deref()), "off").context("priority-header")?,
+        tenant_header: header(value_of(tenant.as_deref()), "api-key").context("tenant-header")?,
+        ..admission
     })
-}
-
-/// A share in percent. The file may state any number.
-fn percent(name: &str, value: Option<u32>) -> anyhow::Result<u32> {
-    let percent = value_of(value);
-    anyhow::ensure!(percent <= 100, "{name} is {percent}; give 0 to 100 percent");
-    Ok(percent)
 }
 
 fn precise(options: &Options, dialer: Dialer) -> Option<FollowSettings> {
@@ -371,7 +295,7 @@ fn access_log(server: &options::Server) -> anyhow::Result<Option<AccessLogConfig
     Ok(Some(config))
 }
 
-fn sources(options: &Options) -> anyhow::Result<Sources> {
+fn sources(sources: Sources, options: &Options) -> anyhow::Result<Sources> {
     let discovery = &options.discovery;
     let from_flag = discovery.worker_urls.iter().flatten();
     let from_flag = from_flag.map(|url| WorkerEntry::new(url.clone(), discovery.dp_size));
@@ -386,10 +310,9 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());
     Ok(Sources {
         listed,
-        file: discovery.worker_file.clone(),
         dns: dns.collect::<Result<_, _>>().context("worker-dns")?,
-        dns_refresh: value_of(discovery.dns_refresh_secs).0,
         kubernetes: kubernetes::sources(discovery)?,
+        ..sources
     })
 }
 
@@ -481,7 +404,7 @@ mod tests {
         assert_eq!(plan.gateway.body_bytes_max, 16 << 20);
         assert_eq!(plan.router.index.budget_bytes, 1 << 30);
         assert!(plan.listen.ip().is_loopback());
-        assert_eq!(plan.gateway.decision_headers, DecisionHeaders::On);
+        assert_eq!(plan.gateway.decision_headers, warmroute_gateway::DecisionHeaders::On);
     }
 
     #[test]

@@ -3,11 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize};
-use warmroute_fleet::HealthConfig;
 use warmroute_follow::{MatchingUnit, Publishers};
 use warmroute_gateway::{CacheSalt, CachedTokens, ClientCredentials, Forwarded, SessionKey, UsageInjection};
 use warmroute_picker::Feedback;
@@ -16,30 +14,9 @@ use warmroute_record::{LineFormat, ModelNames};
 use warmroute_types::OptionValue;
 
 use super::named::named;
-use super::quantity::{
-    BYTES_PER_SPAN, ByteSize, Count, ListenHost, Millis, OnOff, Secs, Spans, StreamContinuation,
-};
+use super::quantity::{ByteSize, Count, ListenHost, Millis, OnOff, Secs, Spans, StreamContinuation};
 use super::secret::Secret;
-
-fn gateway() -> warmroute_gateway::Config {
-    warmroute_gateway::Config::default()
-}
-
-fn index() -> warmroute_index::Config {
-    warmroute_index::Config::default()
-}
-
-fn secs(secs: u64) -> Secs {
-    Secs(Duration::from_secs(secs))
-}
-
-fn picker() -> warmroute_picker::Config {
-    warmroute_picker::Config::default()
-}
-
-fn probe() -> warmroute_probe::Config {
-    warmroute_probe::Config::default()
-}
+use super::settings::{Setting, Settings};
 
 /// Prefix of environment variables.
 pub(super) const ENVIRONMENT_PREFIX: &str = "WARMROUTE_";
@@ -67,10 +44,23 @@ macro_rules! environment_name {
 
 /// Defines one group: a struct whose fields are flags, environment variables and keys of the file, how two layers combine,
 /// and its keys. All three names come from the field's name. `-h` shows the options with `hide_short_help = false`.
+///
+/// `option: Type => part.setting` is an option that sets one setting of a part; that setting's default is the option's
+/// default. `option: Type = default` is an option that [`plan`](crate::plan) reads.
 macro_rules! group {
+    (@read $settings:ident $type:ty = $default:expr) => { $default };
+    (@read $settings:ident $type:ty => $($place:ident).+) => {
+        <$type as Setting<_>>::read(&$settings.$($place).+)
+    };
+    (@write $settings:ident $option:expr, = $default:expr) => {};
+    (@write $settings:ident $option:expr, => $($place:ident).+) => {
+        if let Some(value) = $option {
+            value.write(&mut $settings.$($place).+);
+        }
+    };
     (
         $(#[$about:meta])* $name:ident ($heading:literal) {
-            $( $(#[$meta:meta])* $field:ident: $type:ty = $default:expr, )*
+            $( $(#[$meta:meta])* $field:ident: $type:ty $(= $default:expr)? $(=> $($place:ident).+)?, )*
         }
     ) => {
         $(#[$about])*
@@ -91,8 +81,16 @@ macro_rules! group {
                 $name { $( $field: self.$field.or(below.$field), )* }
             }
 
-            pub fn defaults() -> $name {
-                $name { $( $field: $default, )* }
+            /// The options that give these settings, and the defaults of those that `plan` reads.
+            pub(super) fn read(settings: &Settings) -> $name {
+                let _ = settings;
+                $name { $( $field: group!(@read settings $type $(= $default)? $(=> $($place).+)?), )* }
+            }
+
+            /// Changes the settings for which an option is given.
+            pub(super) fn write(&self, settings: &mut Settings) {
+                let _ = &settings;
+                $( group!(@write settings &self.$field, $(= $default)? $(=> $($place).+)?); )*
             }
 
             pub(super) const KEYS: &'static [&'static str] = &[$( stringify!($field) ),*];
@@ -118,25 +116,25 @@ group! {
         admin_port: u16 = Some(29_000),
         /// Maximum concurrent client connections; further clients wait to be accepted [default: 16384]
         #[arg(value_name = "CONNECTIONS")]
-        max_client_connections: Count<usize> = Some(Count(gateway().connections_max)),
+        max_client_connections: Count<usize> => gateway.connections_max,
         /// Threads that serve requests; 0 is one per core [default: 0]
         threads: usize = Some(0),
         /// Time for requests to finish after SIGTERM; then they are aborted [default: 600]
         #[arg(value_name = "TIME")]
-        drain_timeout_secs: Secs = Some(secs(600)),
+        drain_timeout_secs: Secs => process.drain_timeout,
         /// Unix socket for zero-downtime restarts: a new process takes over the listeners of the running one, then
         /// waits for its own successor
         #[arg(value_name = "PATH")]
-        handover: PathBuf = None,
+        handover: PathBuf => process.handover,
         /// How long to wait for the running process to hand over; on timeout the new process exits and the old one
         /// continues [default: 30]
         #[arg(value_name = "TIME")]
-        handover_timeout_secs: Secs = Some(secs(30)),
+        handover_timeout_secs: Secs => process.handover_timeout,
         /// File that keeps cache predictions and learned worker latencies across restarts
         ///
         /// It contains no prompt text, but it can confirm a guessed prompt: keep it private.
         #[arg(value_name = "FILE")]
-        state: PathBuf = None,
+        state: PathBuf => process.state,
         /// Log level: error, warn, info, debug or trace [default: info]
         ///
         /// A filter such as warmroute_gateway=debug is accepted too.
@@ -203,14 +201,14 @@ group! {
         worker_urls: Vec<String> = None,
         /// TOML file with a list of [[workers]], read again when it changes
         #[arg(hide_short_help = false, value_name = "FILE")]
-        worker_file: PathBuf = None,
+        worker_file: PathBuf => sources.file,
         /// Host names whose A and AAAA records are engines, as http://NAME:PORT
         #[arg(hide_short_help = false, value_name = "URL", num_args = 1.., value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         worker_dns: Vec<String> = None,
         /// How often to resolve --worker-dns [default: 10]
         #[arg(value_name = "TIME")]
-        dns_refresh_secs: Secs = Some(secs(10)),
+        dns_refresh_secs: Secs => sources.dns_refresh,
         /// Data-parallel ranks behind each URL of --worker-urls and each port in Kubernetes; each rank is a worker with
         /// its own cache
         #[arg(value_name = "RANKS")]
@@ -265,15 +263,15 @@ group! {
         /// Part of the prompt that prefix_affinity and dual_choice hash [default: tokens]
         #[arg(value_parser = named::<PrefixSpan>())]
         #[serde(with = "super::named")]
-        prefix_key: PrefixSpan = Some(gateway().prefix.span),
+        prefix_key: PrefixSpan => gateway.prefix.span,
         // Other routers use 256, which sends all users who share a system prompt of that length to one worker.
         /// Tokens in the prefix key when --prefix-key is tokens; a token counts as 4 bytes [default: 1024]
         #[arg(value_name = "TOKENS")]
-        prefix_token_count: Count<u32> = Some(Count(gateway().prefix.tokens)),
+        prefix_token_count: Count<u32> => gateway.prefix.tokens,
         /// Hash of the prefix key [default: xxh3]
         #[arg(value_parser = named::<PrefixHash>())]
         #[serde(with = "super::named")]
-        prefix_hash: PrefixHash = Some(gateway().prefix.hash),
+        prefix_hash: PrefixHash => gateway.prefix.hash,
         /// Where to look for a session name, in order: header:NAME or body:PATH [default: what common clients send]
         ///
         /// A path has dots between names, as in body:metadata.user_id. docs/policies.md lists the default order and
@@ -285,7 +283,7 @@ group! {
         ///
         /// The headers are x-warmroute-worker, -policy, -reason, -cached-tokens and others.
         #[arg(hide_short_help = false, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
-        decision_headers: OnOff = Some(OnOff(false)),
+        decision_headers: OnOff => gateway.decision_headers,
     }
 }
 
@@ -303,24 +301,24 @@ group! {
         balance_rel_threshold: f64 = None,
         /// Memory limit of the cache index; a plain number is in units of 32 bytes, about one span each [default: 67108864]
         #[arg(value_name = "SIZE")]
-        max_tree_size: Spans = Some(Spans(index().budget_bytes / BYTES_PER_SPAN)),
+        max_tree_size: Spans => router.index.budget_bytes,
         /// Hash of blocks and chunks: xxh3, or the slower sha256 or blake2b where a standard hash is required
         /// [default: xxh3]
         #[arg(value_name = "HASH")]
         block_hash: String = Some("xxh3".to_owned()),
         /// How often to evict expired entries from the cache index [default: 120]
         #[arg(value_name = "TIME")]
-        eviction_interval_secs: Secs = Some(secs(120)),
+        eviction_interval_secs: Secs => process.eviction_interval,
         /// How long a prompt is presumed to be cached after its last use [default: 1800]
         #[arg(value_name = "TIME")]
-        presumed_ttl_secs: Secs = Some(secs(index().presumed_ttl.0 / 1_000_000)),
+        presumed_ttl_secs: Secs => router.index.presumed_ttl,
         /// KV cache size of a worker whose metrics do not report it [default: 500000]
         #[arg(value_name = "TOKENS")]
-        worker_kv_tokens: Count<u64> = Some(Count(index().presumed_tokens)),
+        worker_kv_tokens: Count<u64> => router.index.presumed_tokens,
         /// Request usage for streams if the client did not, and remove it from the response [default: on]
         #[arg(value_parser = named::<UsageInjection>())]
         #[serde(with = "super::named")]
-        usage_injection: UsageInjection = Some(gateway().usage_injection),
+        usage_injection: UsageInjection => gateway.usage_injection,
     }
 }
 
@@ -379,22 +377,22 @@ group! {
     Requests ("Requests") {
         /// Largest JSON body; uploads are streamed without a limit [default: 67108864]
         #[arg(value_name = "SIZE")]
-        max_payload_size: ByteSize = Some(ByteSize(gateway().body_bytes_max)),
+        max_payload_size: ByteSize => gateway.body_bytes_max,
         /// Memory limit for the JSON bodies of all requests; beyond it requests get 503, and keys with several
         /// bodies get 429 beyond what is still free [default: 1073741824]
         #[arg(value_name = "SIZE")]
-        max_buffered_bytes: ByteSize = Some(ByteSize(gateway().bodies_bytes_max)),
+        max_buffered_bytes: ByteSize => gateway.bodies_bytes_max,
         /// Retries on other workers when a worker fails before the first byte [default: 2]
         #[arg(value_name = "TIMES")]
-        retry_max_retries: u32 = Some(gateway().retries_max),
+        retry_max_retries: u32 => gateway.retries_max,
         // Off: engines without `continue_final_message` would begin a new answer.
         /// Continue a chat or completion stream on another worker when its worker dies: on, off, or only while prompt and
         /// answer are shorter than a number of tokens [default: off]
         #[arg(value_name = "on|off|TOKENS", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
-        continue_streams: StreamContinuation = Some(StreamContinuation(gateway().continue_streams)),
+        continue_streams: StreamContinuation => gateway.continue_streams,
         /// How many workers may continue one stream, one after another [default: 2]
         #[arg(value_name = "WORKERS")]
-        max_continuations: u32 = Some(gateway().continuations_max),
+        max_continuations: u32 => gateway.continuations_max,
     }
 }
 
@@ -403,24 +401,24 @@ group! {
     Timeouts ("Timeouts") {
         /// Time for a client to send a request head, or to start its next request [default: 60]
         #[arg(value_name = "TIME")]
-        client_head_timeout_secs: Secs = Some(Secs(gateway().timeouts.head)),
+        client_head_timeout_secs: Secs => gateway.timeouts.head,
         /// Time for a client to send its body; bytes received extend it, but never beyond this time from then
         /// [default: 30]
         #[arg(value_name = "TIME")]
-        client_body_timeout_secs: Secs = Some(Secs(gateway().timeouts.body)),
+        client_body_timeout_secs: Secs => gateway.timeouts.body,
         /// Time to connect to a worker [default: 5]
         #[arg(value_name = "TIME")]
-        connect_timeout_secs: Secs = Some(Secs(gateway().timeouts.connect)),
+        connect_timeout_secs: Secs => gateway.timeouts.connect,
         /// Time until a response's first byte; without streaming it follows the last token [default: 600]
         #[arg(value_name = "TIME")]
-        first_byte_timeout_secs: Secs = Some(Secs(gateway().timeouts.first_byte)),
+        first_byte_timeout_secs: Secs => gateway.timeouts.first_byte,
         /// Longest pause between two chunks of a response [default: 300]
         #[arg(value_name = "TIME")]
-        idle_timeout_secs: Secs = Some(Secs(gateway().timeouts.idle)),
+        idle_timeout_secs: Secs => gateway.timeouts.idle,
         // Other routers use 1800, which cuts off long responses.
         /// Time limit of a whole request; 0 is none [default: 0]
         #[arg(value_name = "TIME")]
-        request_timeout_secs: Secs = Some(Secs(gateway().timeouts.total.unwrap_or_default())),
+        request_timeout_secs: Secs => gateway.timeouts.total,
     }
 }
 
@@ -429,49 +427,49 @@ group! {
     Admission ("Admission") {
         /// Maximum concurrent requests; further ones wait in the admission queue; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
-        max_concurrent_requests: Count<u32> = Some(Count(gateway().admission.running_max)),
+        max_concurrent_requests: Count<u32> => gateway.admission.running_max,
         /// Maximum concurrent requests per worker; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
         max_concurrent_per_worker: Count<u32> = Some(Count(0)),
         /// Maximum requests in the admission queue; further ones get 429 [default: 100]
         #[arg(value_name = "REQUESTS")]
-        queue_size: Count<usize> = Some(Count(gateway().admission.waiting_max)),
+        queue_size: Count<usize> => gateway.admission.waiting_max,
         /// Longest wait in the admission queue; then a request gets 429 [default: 60]
         #[arg(value_name = "TIME")]
-        queue_timeout_secs: Secs = Some(Secs(gateway().admission.wait_max)),
+        queue_timeout_secs: Secs => gateway.admission.wait_max,
         // Refusing at once lets clients go elsewhere; a fleet that scales from zero needs minutes.
         /// Longest wait for a worker while none is ready, as when a fleet starts from zero; 0 is none [default: 0]
         #[arg(value_name = "TIME")]
-        wake_timeout_secs: Secs = Some(Secs(gateway().admission.wake_max)),
+        wake_timeout_secs: Secs => gateway.admission.wake_max,
         /// Budget for the time to first token, unless a key has its own; a request may set a shorter one; what cannot meet
         /// it gets 429 at once; 0 is none [default: 0]
         #[arg(value_name = "TIME")]
-        ttft_budget_ms: Millis = Some(Millis(gateway().admission.ttft_budget)),
+        ttft_budget_ms: Millis => gateway.admission.ttft_budget,
         /// Header that sets a request's priority: high, normal or low; `off` ignores priorities [default:
         /// x-warmroute-priority]
         #[arg(value_name = "NAME")]
         priority_header: String = Some("x-warmroute-priority".to_owned()),
         /// Let every client request high priority; otherwise only keys with priority=high may [default: off]
         #[arg(value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
-        allow_high_priority: OnOff = Some(OnOff(false)),
+        allow_high_priority: OnOff => gateway.admission.class_max,
         /// Header that names the tenant; `api-key` uses the API key [default: api-key]
         #[arg(value_name = "NAME")]
         tenant_header: String = Some("api-key".to_owned()),
         /// Requests per minute and tenant; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
-        rate_limit_requests_per_minute: Count<u32> = Some(Count(gateway().admission.limits.requests_per_minute)),
+        rate_limit_requests_per_minute: Count<u32> => gateway.admission.limits.requests_per_minute,
         /// Tokens per minute and tenant, prompts and answers together; 0 is unlimited [default: 0]
         #[arg(value_name = "TOKENS")]
-        rate_limit_tokens_per_minute: Count<u32> = Some(Count(gateway().admission.limits.tokens_per_minute)),
+        rate_limit_tokens_per_minute: Count<u32> => gateway.admission.limits.tokens_per_minute,
         /// Requests in flight per tenant, waiting ones included; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
-        max_concurrent_per_tenant: Count<u32> = Some(Count(gateway().admission.limits.concurrent)),
+        max_concurrent_per_tenant: Count<u32> => gateway.admission.limits.concurrent,
         /// Share of the admission queue per tenant, in percent; 0 is unlimited [default: 0]
         #[arg(value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
-        queue_share_per_tenant: u32 = Some(gateway().admission.shares.queue_percent),
+        queue_share_per_tenant: u32 => gateway.admission.shares.queue_percent,
         /// Share of max-buffered-bytes per tenant, in percent; 0 leaves room for others only [default: 0]
         #[arg(value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
-        memory_share_per_tenant: u32 = Some(gateway().admission.shares.memory_percent),
+        memory_share_per_tenant: u32 => gateway.admission.shares.memory_percent,
     }
 }
 
@@ -500,7 +498,7 @@ group! {
         /// Whether workers see clients' API keys [default: auto]
         #[arg(value_parser = named::<ClientCredentials>())]
         #[serde(with = "super::named")]
-        client_credentials: ClientCredentials = Some(gateway().client_credentials),
+        client_credentials: ClientCredentials => gateway.client_credentials,
         /// Certificate chain (PEM) of the client listener; enables TLS
         #[arg(value_name = "FILE")]
         tls_cert: PathBuf = None,
@@ -532,7 +530,7 @@ group! {
         /// [default: drop]
         #[arg(value_parser = named::<Forwarded>())]
         #[serde(with = "super::named")]
-        forwarded_headers: Forwarded = Some(gateway().forwarded),
+        forwarded_headers: Forwarded => gateway.forwarded,
         /// What to do with request fields that steer engines: FIELD:pass, FIELD:drop or FIELD:refuse, with a field of
         /// the list in docs/security.md, or all. A key's engine-fields take precedence
         #[arg(value_name = "FIELD:ACTION", num_args = 1.., value_delimiter = ',',)]
@@ -541,15 +539,15 @@ group! {
         /// Whose requests may share the engines' caches; a salt separates others [default: off]
         #[arg(value_parser = named::<CacheSalt>())]
         #[serde(with = "super::named")]
-        cache_salt: CacheSalt = Some(gateway().cache_salt),
+        cache_salt: CacheSalt => gateway.cache_salt,
         /// Whether clients see how many tokens of their prompts were cached; a key's cached-tokens takes precedence
         /// [default: shown]
         #[arg(value_parser = named::<CachedTokens>())]
         #[serde(with = "super::named")]
-        cached_tokens: CachedTokens = Some(gateway().cached_tokens),
+        cached_tokens: CachedTokens => gateway.cached_tokens,
         /// Let a request choose its worker with the header x-warmroute-worker, named as in GET /workers [default: off]
         #[arg(value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
-        allow_worker_choice: OnOff = Some(OnOff(false)),
+        allow_worker_choice: OnOff => gateway.worker_choice,
         /// Who may add, remove and flush workers on the client listener, by /workers, /add_worker, /remove_worker,
         /// /list_workers and /flush_cache [default: off]
         #[arg(value_parser = named::<ClientWorkerApi>())]
@@ -563,20 +561,20 @@ group! {
     Health ("Health") {
         /// Path that returns 200 if an engine is healthy [default: /health]
         #[arg(value_name = "PATH")]
-        health_check_endpoint: String = Some(probe().health_path),
+        health_check_endpoint: String => probe.health_path,
         // Other routers use 60, so that clients would find a dead idle worker first.
         /// How often to check a ready worker; others are checked twice a second [default: 5]
         #[arg(value_name = "TIME")]
-        health_check_interval_secs: Secs = Some(Secs(probe().health_interval)),
+        health_check_interval_secs: Secs => probe.health_interval,
         /// Time for a worker to answer a probe [default: 2]
         #[arg(value_name = "TIME")]
-        health_check_timeout_secs: Secs = Some(Secs(probe().timeout)),
+        health_check_timeout_secs: Secs => probe.timeout,
         /// Consecutive failures after which a worker gets no more requests [default: 3]
         #[arg(value_name = "TIMES")]
-        health_failure_threshold: u32 = Some(HealthConfig::default().failures_max),
+        health_failure_threshold: u32 => router.health.failures_max,
         /// How often to read the engines' load [default: 1000]
         #[arg(value_name = "TIME")]
-        load_interval_ms: Millis = Some(Millis(probe().load_interval)),
+        load_interval_ms: Millis => probe.load_interval,
     }
 }
 
@@ -688,15 +686,15 @@ group! {
         /// How the picker sees responses, from which the router learns [default: off]
         #[arg(value_parser = named::<Feedback>())]
         #[serde(with = "super::named")]
-        picker_feedback: Feedback = Some(picker().feedback),
+        picker_feedback: Feedback => picker.feedback,
         /// Further endpoints to name after the chosen one, at most 3. Envoy takes a list with the load balancing policy
         /// override_host only [default: 0]
         #[arg(value_name = "ENDPOINTS")]
-        picker_fallbacks: usize = Some(picker().fallbacks),
+        picker_fallbacks: usize => picker.fallbacks,
         /// Obey the headers of the inference extension's conformance tests, by which a client chooses its engine; for tests
         /// only [default: off]
         #[arg(value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on", hide = true)]
-        picker_conformance_headers: OnOff = Some(OnOff(false)),
+        picker_conformance_headers: OnOff => picker.conformance_headers,
     }
 }
 

@@ -10,6 +10,7 @@ mod model_entry;
 pub mod named;
 pub mod quantity;
 mod secret;
+mod settings;
 mod written;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ pub use file::{most_similar, parse, read_file, without_types};
 pub use model_entry::ModelEntry;
 pub use quantity::OnOff;
 pub use secret::Secret;
+pub use settings::Settings;
 pub use written::Written;
 
 /// Defines all options from their groups. A table of the file has the name of the field.
@@ -66,7 +68,15 @@ macro_rules! options {
 
             /// The default of every option.
             pub fn defaults() -> Options {
-                Options { $( $table: $group::defaults(), )* ..Options::default() }
+                let settings = Settings::default();
+                Options { $( $table: $group::read(&settings), )* ..Options::default() }
+            }
+
+            /// The parts' settings, as far as single options set them.
+            pub fn settings(&self) -> Settings {
+                let mut settings = Settings::default();
+                $( self.$table.write(&mut settings); )*
+                settings
             }
         }
     };
@@ -133,6 +143,32 @@ mod tests {
             let all = KEYS.iter().find(|(name, _)| name == table).unwrap().1.len();
             assert_eq!(given, all - none_allowed, "[{table}]");
         }
+    }
+
+    /// The names of options are an interface: a change of this list breaks configurations.
+    #[test]
+    fn names_and_defaults_are_those_of_the_list() {
+        let command = <crate::args::Cli as clap::CommandFactory>::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let printed = serde_json::to_value(Options::defaults()).unwrap();
+        let keys = KEYS.iter().flat_map(|(table, keys)| keys.iter().map(move |key| (table, *key)));
+        let line = |(table, field): (&&str, &str)| {
+            let key = field.replace('_', "-");
+            let arg = serve.get_arguments().find(|arg| arg.get_id() == field).unwrap();
+            let variable = arg.get_env().unwrap().to_str().unwrap();
+            let default = printed[table].get(&key).map_or("-".to_owned(), ToString::to_string);
+            format!("{table}.{key} --{} {variable} {default}\n", arg.get_long().unwrap())
+        };
+        assert_eq!(keys.map(line).collect::<String>(), include_str!("options.txt"));
+    }
+
+    #[test]
+    fn settings_of_the_defaults_are_the_parts_defaults() {
+        let (settings, defaults) = (Options::defaults().settings(), Settings::default());
+        assert_eq!(format!("{:?}", settings.gateway), format!("{:?}", defaults.gateway));
+        assert_eq!(format!("{:?}", settings.router), format!("{:?}", defaults.router));
+        assert_eq!(format!("{:?}", settings.probe), format!("{:?}", defaults.probe));
+        assert_eq!((settings.picker, settings.process), (defaults.picker, defaults.process));
     }
 
     #[test]

@@ -5,17 +5,18 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, ensure};
 use warmroute_operate::PickerPlan;
-use warmroute_picker::ConformanceHeaders;
 use warmroute_router::CANDIDATE_RECORDS_MAX;
 
 use super::value_of;
 use crate::options::Options;
 
 /// The picker; `None` if there is none.
-pub(super) fn plan(options: &Options) -> anyhow::Result<Option<PickerPlan>> {
+pub(super) fn plan(
+    config: warmroute_picker::Config,
+    options: &Options,
+) -> anyhow::Result<Option<PickerPlan>> {
     let picker = &options.picker;
-    let fallbacks = value_of(picker.picker_fallbacks);
-    ensure!(fallbacks < CANDIDATE_RECORDS_MAX, "picker-fallbacks must be at most 3");
+    ensure!(config.fallbacks < CANDIDATE_RECORDS_MAX, "picker-fallbacks must be at most 3");
     let host = value_of(picker.picker_host);
     let pools = pools(options).context("picker-pools")?;
     if picker.picker_port.is_none() && pools.is_empty() {
@@ -24,14 +25,7 @@ pub(super) fn plan(options: &Options) -> anyhow::Result<Option<PickerPlan>> {
     Ok(Some(PickerPlan {
         listen: picker.picker_port.map(|port| SocketAddr::new(host, port)),
         pools: pools.into_iter().map(|(pool, port)| (pool, SocketAddr::new(host, port))).collect(),
-        config: warmroute_picker::Config {
-            feedback: value_of(picker.picker_feedback),
-            fallbacks,
-            conformance_headers: match value_of(picker.picker_conformance_headers).0 {
-                true => ConformanceHeaders::On,
-                false => ConformanceHeaders::Off,
-            },
-        },
+        config,
     }))
 }
 
@@ -68,7 +62,8 @@ mod tests {
 
     fn planned(text: &str) -> anyhow::Result<Option<PickerPlan>> {
         let options: Options = toml::from_str(text).unwrap();
-        plan(&options.over(Options::defaults()))
+        let options = options.over(Options::defaults());
+        plan(options.settings().picker, &options)
     }
 
     #[test]

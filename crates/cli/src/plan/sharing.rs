@@ -11,7 +11,7 @@ use warmroute_types::mask_url;
 use warmroute_wire::WorkerTls;
 
 use super::value_of;
-use crate::options::Sharing;
+use crate::options::{Options, Sharing};
 use crate::security::identity;
 
 /// The settings; `None` for a single router.
@@ -54,7 +54,7 @@ fn refuse_unused(options: &Sharing, by: &[&str]) -> anyhow::Result<()> {
 /// Keys other than `share` that differ from their defaults.
 fn given(options: &Sharing) -> Vec<String> {
     let table = |options: &Sharing| toml::Table::try_from(options).unwrap_or_default();
-    let defaults = table(&Sharing::defaults());
+    let defaults = table(&Options::defaults().sharing);
     let differs = |(key, value): &(String, toml::Value)| key != "share" && defaults.get(key) != Some(value);
     table(options).into_iter().filter(differs).map(|(key, _)| key).collect()
 }

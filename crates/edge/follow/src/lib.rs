@@ -9,10 +9,12 @@
 //! The crates below know one part each: `discovery` lists workers, `events` reads streams, `share` carries messages.
 //! This crate connects them to the router and decides what to do when a source falls silent, moves or disagrees.
 
+mod boxed_task;
 mod engines;
 mod peers;
 mod workers;
 
+pub use boxed_task::BoxedTask;
 pub use engines::{
     Aligned, Card, Configured, Engine, EngineFollower, FollowSettings, MatchingUnit, ModelPaths,
     ReportEndpoint, UnexpectedStatus, align, check_endpoints,

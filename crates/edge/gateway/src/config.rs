@@ -153,6 +153,9 @@ pub enum ConfigError {
     /// Aliases are resolved once. Chains could be cyclic.
     #[error("alias `{0}` points to `{1}`, which is itself an alias; point it to a model")]
     AliasOfAlias(String, String),
+    /// More than the whole.
+    #[error("{0} is {1}; give 0 to 100 percent")]
+    Share(&'static str, u32),
 }
 
 impl Config {
@@ -163,6 +166,15 @@ impl Config {
         }
         if self.bodies_bytes_max < self.body_bytes_max {
             return Err(ConfigError::NoRoomForOne(self.body_bytes_max));
+        }
+        let shares = self.admission.shares;
+        for (option, percent) in [
+            ("queue-share-per-tenant", shares.queue_percent),
+            ("memory-share-per-tenant", shares.memory_percent),
+        ] {
+            if percent > 100 {
+                return Err(ConfigError::Share(option, percent));
+            }
         }
         match self.aliases.iter().find(|(_, model)| self.aliases.contains_key(*model)) {
             Some((alias, model)) => Err(ConfigError::AliasOfAlias(alias.clone(), model.clone())),

@@ -8,7 +8,7 @@
 //! When the drain timeout expires, the remaining requests are aborted: streams get an error event, waiting requests
 //! 503.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -106,6 +106,12 @@ impl Drain {
         }
     }
 }
+
+/// A listener's work: it ends when a drain has begun and the last connection has closed.
+///
+/// Boxed, because a crate compiles the futures that it polls: the request path belongs into this crate, whose
+/// optimization level it needs, and not into every crate above that starts a listener.
+pub type Serving = Pin<Box<dyn Future<Output = Drained> + Send>>;
 
 /// Proof that all connections have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

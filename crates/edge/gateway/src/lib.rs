@@ -111,7 +111,7 @@ pub use config::{
     WorkerChoice,
 };
 pub use continuation::{BadContinueStreams, ContinueStreams};
-pub use drain::{Drain, DrainMode, Drained};
+pub use drain::{Drain, DrainMode, Drained, Serving};
 pub use engine_fields::{ENGINE_FIELDS, EngineField, FieldAction, FieldPolicy, FieldRules};
 pub use gateway::{Gateway, Records};
 pub use keys::{BadKeys, Keys};

@@ -12,7 +12,7 @@ use crate::admin::ClientWorkerApi;
 use crate::client_path::is_client_path;
 use crate::connection::accept;
 use crate::dispatch::Dispatch;
-use crate::drain::{Drain, Drained};
+use crate::drain::{Drain, Serving};
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::keys::Tenant;
@@ -28,13 +28,8 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Requests with longer targets get 414. Paths and queries of the supported APIs are far shorter.
 const TARGET_BYTES_MAX: usize = 8 << 10;
 
-/// Serves clients until a drain begins; returns when the last connection has closed.
-pub async fn serve(
-    gateway: Arc<Gateway>,
-    listener: TcpListener,
-    acceptor: Acceptor,
-    drain: Drain,
-) -> Drained {
+/// Serves clients until a drain begins; ends when the last connection has closed.
+pub fn serve(gateway: Arc<Gateway>, listener: TcpListener, acceptor: Acceptor, drain: Drain) -> Serving {
     gateway.set_client_scheme(acceptor.scheme());
     let settings = Arc::clone(&gateway);
     let timeouts = move || {
@@ -49,7 +44,7 @@ pub async fn serve(
         let gateway = Arc::clone(&gateway);
         async move { Ok(handle(&gateway, request).await) }
     };
-    accept(listener, drain, limits, service).await
+    Box::pin(accept(listener, drain, limits, service))
 }
 
 async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Response<ResponseBody> {

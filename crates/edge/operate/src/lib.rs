@@ -29,6 +29,6 @@ pub use control::{ConfigReader, ConfigSource, Control};
 pub use fingerprints::Fingerprints;
 pub use handover::Listeners;
 pub use paths::check_paths;
-pub use plan::{Acceptors, PickerPlan, Plan};
+pub use plan::{Acceptors, PickerPlan, Plan, ProcessConfig};
 pub use serve::{StopSignals, announce, serve};
 pub use service::Service;

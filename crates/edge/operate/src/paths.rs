@@ -11,9 +11,9 @@ use crate::plan::Plan;
 
 /// Fails if the state file or the handover socket cannot be created, or the path is something else.
 pub fn check_paths<O>(plan: &Plan<O>) -> anyhow::Result<()> {
-    let state = plan.state.as_deref().map_or(Ok(()), |path| check(path, FileType::is_file));
+    let state = plan.process.state.as_deref().map_or(Ok(()), |path| check(path, FileType::is_file));
     state.context("state")?;
-    let handover = plan.handover.as_deref().map_or(Ok(()), |path| check(path, FileType::is_socket));
+    let handover = plan.process.handover.as_deref().map_or(Ok(()), |path| check(path, FileType::is_socket));
     handover.context("handover")
 }
 

@@ -17,14 +17,8 @@ pub struct Plan<O> {
     pub listen: SocketAddr,
     /// Address of the admin listener.
     pub admin: SocketAddr,
-    /// Unix socket for handovers; `None`: no handover.
-    pub handover: Option<PathBuf>,
-    /// How long to wait for the running process to hand over.
-    pub handover_timeout: Duration,
-    /// File for saved state; `None`: state is not saved.
-    pub state: Option<PathBuf>,
-    /// How long requests may take to finish on shutdown.
-    pub drain_timeout: Duration,
+    /// Startup and shutdown.
+    pub process: ProcessConfig,
     /// The active policy with its parameters.
     pub policy: Standard,
     /// Policies that are evaluated without acting.
@@ -37,8 +31,6 @@ pub struct Plan<O> {
     pub gateway: warmroute_gateway::Config,
     /// Settings of the probes.
     pub probe: warmroute_probe::Config,
-    /// How often expired entries of the index are evicted.
-    pub eviction_interval: Duration,
     /// Where workers come from.
     pub sources: Sources,
     /// How KV events are followed; `None`: not at all.
@@ -79,6 +71,33 @@ impl<O> Plan<O> {
             (Purpose::Mesh, self.sharing.as_ref().and_then(SharePlan::listen)),
         ];
         others.into_iter().chain(pools).collect()
+    }
+}
+
+/// Settings of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessConfig {
+    /// Unix socket for handovers; `None`: no handover.
+    pub handover: Option<PathBuf>,
+    /// How long to wait for the running process to hand over.
+    pub handover_timeout: Duration,
+    /// File for saved state; `None`: state is not saved.
+    pub state: Option<PathBuf>,
+    /// How long requests may take to finish on shutdown.
+    pub drain_timeout: Duration,
+    /// How often expired entries of the index are evicted.
+    pub eviction_interval: Duration,
+}
+
+impl Default for ProcessConfig {
+    fn default() -> ProcessConfig {
+        ProcessConfig {
+            handover: None,
+            handover_timeout: Duration::from_secs(30),
+            state: None,
+            drain_timeout: Duration::from_secs(600),
+            eviction_interval: Duration::from_secs(120),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::control::ConfigReader;
 use crate::fingerprints::Fingerprints;
 use crate::handover::{HandoverSocket, HandoverState, Predecessor, Successor, Successors, activated};
 use crate::notify::Notify;
-use crate::plan::Plan;
+use crate::plan::{Plan, ProcessConfig};
 use crate::service::{ABORT_TIMEOUT, PickerAddress, Service};
 use crate::summary::{StartSummary, log_exit};
 
@@ -30,7 +30,7 @@ pub async fn serve<C: ConfigReader>(
     let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let mut notify = Notify::from_env();
     let summary = StartSummary::of(&plan, reader.file());
-    let (drain_timeout, state, handover) = (plan.drain_timeout, plan.state.clone(), plan.handover.clone());
+    let ProcessConfig { drain_timeout, state, handover, .. } = plan.process.clone();
     let handover_socket = handover.map(|path| {
         HandoverSocket::bind(&path).with_context(|| format!("handover: cannot listen at {}", path.display()))
     });
@@ -106,8 +106,8 @@ async fn start<C: ConfigReader>(
     notify: &mut Notify,
 ) -> anyhow::Result<Service<C>> {
     let mut inherited = activated(&plan.addresses())?;
-    let predecessor = match &plan.handover {
-        Some(path) => Predecessor::find(path, plan.handover_timeout)
+    let predecessor = match &plan.process.handover {
+        Some(path) => Predecessor::find(path, plan.process.handover_timeout)
             .await
             .with_context(|| format!("at {}", path.display()))?,
         None => None,

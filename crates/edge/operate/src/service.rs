@@ -20,7 +20,9 @@ use warmroute_follow::{
     EngineFollower, FollowSettings, FollowedSources, Listings, ReportEndpoint, SharePlan, Sources,
     exchange_with_peers, follow_sources,
 };
-use warmroute_gateway::{Admin, Configuration, Drain, DrainMode, Drained, Gateway, Reach, Records, serve};
+use warmroute_gateway::{
+    Admin, Configuration, Drain, DrainMode, Drained, Gateway, Reach, Records, Serving, serve,
+};
 use warmroute_otel::Tracer;
 use warmroute_picker::PoolListener;
 use warmroute_policy::Standard;
@@ -149,7 +151,8 @@ impl<C: ConfigReader> Service<C> {
         let FollowedSources { changed, listings } =
             startup.follow_sources(plan.sources, plan.precise.as_ref());
         let control = Arc::new(Control::new(reader, Arc::clone(&gateway), changed, in_force));
-        startup.maintain(&control, plan.probe, plan.eviction_interval);
+        startup.background.spawn(Arc::clone(&control).watch_files());
+        startup.maintain(plan.probe, plan.process.eviction_interval);
         startup.share(plan.sharing).await?;
         let reports = startup.follow_events(plan.precise).await?;
         let (clients_drain, operators_drain) = (Drain::default(), Drain::default());
@@ -289,7 +292,7 @@ impl<C: ConfigReader> Service<C> {
 /// digests.
 fn read_saved_state<O>(plan: &mut Plan<O>) -> Option<AgedState> {
     let seed = plan.sharing.as_ref().map(|sharing| sharing.seed);
-    let saved = saved_state::read(plan.state.as_deref()?, &plan.router.index, seed)?;
+    let saved = saved_state::read(plan.process.state.as_deref()?, &plan.router.index, seed)?;
     plan.router.index.seed = saved.state.seed();
     Some(saved)
 }
@@ -364,7 +367,7 @@ impl Startup {
         plan: Option<PickerPlan>,
         acceptor: Acceptor,
         drain: &Drain,
-    ) -> anyhow::Result<Option<(Vec<PickerAddress>, impl Future<Output = Drained> + use<>)>> {
+    ) -> anyhow::Result<Option<(Vec<PickerAddress>, Serving)>> {
         let Some(PickerPlan { listen, pools, config }) = plan else { return Ok(None) };
         let mut listeners = Vec::new();
         if let Some(listen) = listen {
@@ -387,14 +390,8 @@ impl Startup {
         follow_sources(sources, router, configured, &mut self.background)
     }
 
-    /// Starts what runs at intervals: file watching, health probes, eviction.
-    fn maintain<C: ConfigReader>(
-        &mut self,
-        control: &Arc<Control<C>>,
-        probe: warmroute_probe::Config,
-        eviction: Duration,
-    ) {
-        self.background.spawn(Arc::clone(control).watch_files());
+    /// Starts what runs at intervals: health probes, eviction.
+    fn maintain(&mut self, probe: warmroute_probe::Config, eviction: Duration) {
         let (clock, router) = (Arc::clone(&self.gateway), Arc::clone(self.gateway.router()));
         let shown = Arc::clone(&self.gateway);
         let problems = move |worker: &Address, problem: Option<&str>| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use warmroute_follow::Sources;
 use warmroute_wire::Acceptor;
 
-use crate::{Acceptors, ConfigReader, ConfigSource, Plan};
+use crate::{Acceptors, ConfigReader, ConfigSource, Plan, ProcessConfig};
 
 /// Reads the name of a policy from a file.
 pub struct PolicyFile(pub PathBuf);
@@ -46,24 +46,14 @@ pub fn plan(policy: String) -> anyhow::Result<Plan<String>> {
     Ok(Plan {
         listen: any_port,
         admin: any_port,
-        handover: None,
-        handover_timeout: Duration::from_secs(1),
-        state: None,
-        drain_timeout: Duration::from_secs(1),
+        process: ProcessConfig { drain_timeout: Duration::from_secs(1), ..ProcessConfig::default() },
         policy: policy.parse()?,
         shadows: Vec::new(),
         model_rules: Default::default(),
         router: warmroute_router::Config::default(),
         gateway: warmroute_gateway::Config::default(),
         probe: warmroute_probe::Config::default(),
-        eviction_interval: Duration::from_secs(60),
-        sources: Sources {
-            listed: Vec::new(),
-            file: None,
-            dns: Vec::new(),
-            dns_refresh: Duration::from_secs(1),
-            kubernetes: Vec::new(),
-        },
+        sources: Sources::default(),
         precise: None,
         record: None,
         access_log: None,

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use warmroute_gateway::{Drain, Drained, Gateway, accept_until_drained};
+use warmroute_gateway::{Drain, Drained, Gateway, Serving, accept_until_drained};
 use warmroute_wire::Acceptor;
 
 use crate::Config;
@@ -56,8 +56,18 @@ pub struct PoolListener {
     pub pool: Option<String>,
 }
 
-/// Serves proxies on all listeners until a drain begins; returns when the last connection has closed.
-pub async fn serve(
+/// Serves proxies on all listeners until a drain begins; ends when the last connection has closed.
+pub fn serve(
+    gateway: Arc<Gateway>,
+    config: Config,
+    listeners: Vec<PoolListener>,
+    acceptor: Acceptor,
+    drain: Drain,
+) -> Serving {
+    Box::pin(serve_pools(gateway, config, listeners, acceptor, drain))
+}
+
+async fn serve_pools(
     gateway: Arc<Gateway>,
     config: Config,
     listeners: Vec<PoolListener>,

@@ -25,8 +25,13 @@ pub async fn serve(config: Config, listener: std::net::TcpListener) -> Result<Re
     let listener = TcpListener::from_std(listener)?;
     let address = listener.local_addr()?;
     let server = Arc::new(Server::start(config).await?);
-    tokio::spawn(Arc::clone(&server).accept(listener));
+    accept(Arc::clone(&server), listener);
     Ok(Replica { server, address, url: format!("http://{address}") })
+}
+
+/// Not inside `serve`, whose future the caller's crate compiles, and with it all that it spawns.
+fn accept(server: Arc<Server>, listener: TcpListener) {
+    tokio::spawn(server.accept(listener));
 }
 
 impl Replica {

@@ -50,8 +50,11 @@ pub struct Bounds {
 /// Computes the bounds for the requests that a fleet receives.
 pub fn bounds(config: &Config, sessions: impl Iterator<Item = Session>) -> Result<Bounds, BadConfig> {
     config.validate()?;
-    let mut is_closed_loop = false;
-    let sessions = sessions.inspect(|session| is_closed_loop |= session.turns.len() > 1);
+    Ok(bounds_of(config, &sessions.collect::<Vec<_>>()))
+}
+
+fn bounds_of(config: &Config, sessions: &[Session]) -> Bounds {
+    let is_closed_loop = sessions.iter().any(|session| session.turns.len() > 1);
     let accesses = access::accesses(config, sessions);
     let block_tokens = config.fleet[0].block_size;
     let pooled_blocks =
@@ -70,7 +73,7 @@ pub fn bounds(config: &Config, sessions: impl Iterator<Item = Session>) -> Resul
     let lru = lru::hits(&accesses, pooled_blocks);
     let ms =
         |values: &mut dyn Iterator<Item = u64>| Spread::of(values.map(|us| us as f64 / 1_000.0).collect());
-    Ok(Bounds {
+    Bounds {
         requests: accesses.len(),
         is_closed_loop,
         infinite_cache_token_hit_ratio: ratio(&infinite),
@@ -79,7 +82,7 @@ pub fn bounds(config: &Config, sessions: impl Iterator<Item = Session>) -> Resul
         zero_queue_ttft_ms: ms(&mut accesses.iter().map(|access| access.ttft.0)),
         zero_queue_e2e_ms: ms(&mut accesses.iter().map(|access| access.e2e.0)),
         central_queue_ttft_ms: ms(&mut queueing::central(config, &accesses, &belady).into_iter()),
-    })
+    }
 }
 
 impl Bounds {

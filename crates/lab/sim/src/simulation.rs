@@ -73,19 +73,26 @@ pub struct Outcome {
 }
 
 /// Runs sessions through a fleet. Sessions must be sorted by start time.
-pub fn run(
-    config: &Config,
+pub fn run<'a>(
+    config: &'a Config,
     rule: &Rule,
-    sessions: impl Iterator<Item = Session>,
+    sessions: impl Iterator<Item = Session> + 'a,
 ) -> Result<Outcome, BadConfig> {
+    run_boxed(config, rule, Box::new(sessions))
+}
+
+fn run_boxed<'a>(config: &'a Config, rule: &Rule, sessions: AnySessions<'a>) -> Result<Outcome, BadConfig> {
     config.validate()?;
     if config.history != History::Fresh {
         return Ok(history::run(config, rule, sessions.collect()));
     }
-    let mut simulation = Simulation::new(config, rule, sessions.peekable());
+    let mut simulation = Simulation::new(config, rule, sessions);
     simulation.start();
     Ok(simulation.run_to_end())
 }
+
+/// Sessions of any source. Boxed, so that this crate compiles the simulation once and not for every caller.
+type AnySessions<'a> = Box<dyn Iterator<Item = Session> + 'a>;
 
 /// State of one client's session. It keeps its index in the job table for all its turns.
 struct Job {
@@ -105,7 +112,7 @@ struct Job {
     ended: Option<Micros>,
 }
 
-struct Simulation<'a, S: Iterator<Item = Session>> {
+struct Simulation<'a> {
     config: &'a Config,
     needs_overlap: bool,
     /// Whether the rule reads the engines' own counts of waiting requests.
@@ -116,7 +123,7 @@ struct Simulation<'a, S: Iterator<Item = Session>> {
     /// Start of the run. Earlier activity is history and is not recorded.
     began: Micros,
     queue: Queue,
-    sessions: Peekable<S>,
+    sessions: Peekable<AnySessions<'a>>,
     asks: usize,
     jobs: Vec<Job>,
     vacant: Vec<u32>,
@@ -143,8 +150,8 @@ struct Simulation<'a, S: Iterator<Item = Session>> {
     retried: u64,
 }
 
-impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
-    fn new(config: &'a Config, rule: &Rule, sessions: Peekable<S>) -> Simulation<'a, S> {
+impl<'a> Simulation<'a> {
+    fn new(config: &'a Config, rule: &Rule, sessions: AnySessions<'a>) -> Simulation<'a> {
         let nodes = config.fleet.len();
         let pool = Pool::new(config.pool_blocks());
         Simulation {
@@ -155,7 +162,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             now: Micros::ZERO,
             began: Micros::ZERO,
             queue: Queue::default(),
-            sessions,
+            sessions: sessions.peekable(),
             asks: 0,
             jobs: Vec::new(),
             vacant: Vec::new(),
@@ -189,12 +196,12 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
         }
     }
 
-    /// Adds the fleet to the routers. An engine whose first incident is a join starts absent.
     fn run_to_end(mut self) -> Outcome {
         while self.step() {}
         self.finish()
     }
 
+    /// Adds the fleet to the routers. An engine whose first incident is a join starts absent.
     fn start(&mut self) {
         self.schedule_incidents();
         for node in 0..self.nodes.len() {

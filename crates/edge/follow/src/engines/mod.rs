@@ -36,6 +36,7 @@ use warmroute_router::Change;
 use warmroute_types::WorkerState;
 use warmroute_wire::Dialer;
 
+use crate::boxed_task::BoxedTask;
 pub use align::{Aligned, MatchingUnit, ModelPaths, align};
 pub use endpoints::check_endpoints;
 pub use engine::{Card, Engine, UnexpectedStatus};
@@ -177,7 +178,11 @@ impl EngineFollower {
     }
 
     /// Runs until dropped.
-    pub async fn run(mut self) {
+    pub fn run(self) -> BoxedTask {
+        Box::pin(self.follow())
+    }
+
+    async fn follow(mut self) {
         let mut ticks = tokio::time::interval(CHECK_EVERY);
         loop {
             tokio::select! {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::boxed_task::BoxedTask;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::TrySendError;
@@ -86,7 +87,7 @@ pub fn exchange_with_peers(
     plan: SharePlan,
     gateway: Arc<Gateway>,
     listener: Option<TcpListener>,
-) -> anyhow::Result<(impl Future<Output = ()>, LeaveHandle)> {
+) -> anyhow::Result<(BoxedTask, LeaveHandle)> {
     let me = random_router_id();
     for file in &plan.exposed {
         tracing::warn!("all users of this machine can read {}: run chmod o-r", file.display());
@@ -114,7 +115,7 @@ pub fn exchange_with_peers(
         outgoing: outgoing.clone(),
     }));
     let every = Duration::from_micros(config.batch_interval.0);
-    Ok((exchange_messages(gateway, news, outgoing, incoming, every), leave))
+    Ok((Box::pin(exchange_messages(gateway, news, outgoing, incoming, every)), leave))
 }
 
 /// Sends at every tick, or at once when there is something to send after a pause, and receives in between.

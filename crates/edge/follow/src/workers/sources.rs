@@ -51,6 +51,18 @@ pub struct Sources {
     pub kubernetes: Vec<KubernetesSource>,
 }
 
+impl Default for Sources {
+    fn default() -> Sources {
+        Sources {
+            listed: Vec::new(),
+            file: None,
+            dns: Vec::new(),
+            dns_refresh: Duration::from_secs(10),
+            kubernetes: Vec::new(),
+        }
+    }
+}
+
 impl Sources {
     /// Whether there is no source of workers at all.
     pub fn is_empty(&self) -> bool {

@@ -27,7 +27,7 @@ use crate::Token;
 use crate::body_budget::BodyMemory;
 use crate::connection::accept;
 use crate::console::{self, AdminBody};
-use crate::drain::{Drain, Drained};
+use crate::drain::{Drain, Serving};
 use crate::gateway::Gateway;
 use crate::intake::{BodyDeadline, buffer};
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
@@ -106,7 +106,7 @@ impl Admin {
     }
 
     /// Serves until a drain begins.
-    pub async fn serve(self, listener: TcpListener, acceptor: Acceptor, drain: Drain) -> Drained {
+    pub fn serve(self, listener: TcpListener, acceptor: Acceptor, drain: Drain) -> Serving {
         let admin = Arc::new(self);
         let service = move |request| {
             let admin = Arc::clone(&admin);
@@ -114,7 +114,7 @@ impl Admin {
         };
         let timeouts = ClientTimeouts { head: HEAD_TIMEOUT, write_stall: HEAD_TIMEOUT };
         let limits = ListenerLimits::new(CONNECTIONS_MAX, acceptor, move || timeouts);
-        accept(listener, drain, limits, service).await
+        Box::pin(accept(listener, drain, limits, service))
     }
 
     /// Whether load balancers should send requests here.

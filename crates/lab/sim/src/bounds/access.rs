@@ -29,11 +29,10 @@ pub struct Access {
 }
 
 /// All requests in order.
-pub fn accesses(config: &Config, sessions: impl Iterator<Item = Session>) -> Vec<Access> {
+pub fn accesses(config: &Config, sessions: &[Session]) -> Vec<Access> {
     let floor = Floor::new(config);
     let mut seen: HashSet<u64, BuildHasherDefault<AlreadyHashed>> = HashSet::default();
     let mut accesses = Vec::new();
-    let sessions: Vec<Session> = sessions.collect();
     let mut due: BinaryHeap<Reverse<(Micros, usize, usize)>> =
         sessions.iter().enumerate().map(|(number, session)| Reverse((session.starts, number, 0))).collect();
     while let Some(Reverse((asked, number, turn))) = due.pop() {

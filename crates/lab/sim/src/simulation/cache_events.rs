@@ -21,12 +21,11 @@ use crate::feed_follower::{ReplayReply, ReplayRequest};
 use crate::node::NodeState;
 use crate::prompt::Excerpt;
 use crate::queue::Event;
-use crate::session::Session;
 
 /// Interval at which feeds learn of answers and of the time, as in production. A multiple of the tick.
 const FEED_TICK: Micros = Micros::from_millis(500);
 
-impl<S: Iterator<Item = Session>> Simulation<'_, S> {
+impl Simulation<'_> {
     /// Whether routers follow the engines' event streams.
     fn has_feeds(&self) -> bool {
         self.config.view == View::Reported && (self.needs_overlap || self.publishes_unread)

@@ -6,9 +6,8 @@
 use warmroute_types::Micros;
 
 use super::Simulation;
-use crate::session::Session;
 
-impl<S: Iterator<Item = Session>> Simulation<'_, S> {
+impl Simulation<'_> {
     /// Start of the next session: its own time, or now if a client of the closed loop is free and the run has begun.
     pub(super) fn next_arrival(&mut self) -> Option<Micros> {
         let starts = self.sessions.peek().map(|session| session.starts);

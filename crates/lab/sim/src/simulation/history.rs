@@ -21,11 +21,11 @@ pub(super) fn run(config: &Config, rule: &Rule, sessions: Vec<Session>) -> Outco
     let round_robin = Rule::parse("round_robin").expect("round_robin is a policy");
     let quiet = Config { incidents: Vec::new(), ..config.clone() };
     let past = beginning(&sessions).to_vec();
-    let mut simulation = Simulation::new(&quiet, &round_robin, past.into_iter().peekable());
+    let mut simulation = Simulation::new(&quiet, &round_robin, Box::new(past.into_iter()));
     simulation.publishes_unread = true;
     simulation.start();
     while simulation.step() {}
-    simulation.with_new_routers(config, rule, sessions.into_iter()).run_to_end()
+    simulation.with_new_routers(config, rule, sessions).run_to_end()
 }
 
 /// The first sessions that have at most [`HISTORY_REQUESTS`] turns together.
@@ -38,18 +38,13 @@ fn beginning(sessions: &[Session]) -> &[Session] {
     &sessions[..sessions.iter().take_while(is_within).count()]
 }
 
-impl<S: Iterator<Item = Session>> Simulation<'_, S> {
+impl Simulation<'_> {
     /// Replaces the routers by new ones with another rule, keeps the engines and their caches, and starts the
     /// sessions when the routers are ready.
-    fn with_new_routers<'b, T: Iterator<Item = Session>>(
-        self,
-        config: &'b Config,
-        rule: &Rule,
-        sessions: T,
-    ) -> Simulation<'b, impl Iterator<Item = Session> + use<'b, T, S>> {
+    fn with_new_routers<'b>(self, config: &'b Config, rule: &Rule, sessions: Vec<Session>) -> Simulation<'b> {
         let (now, began) = (self.now, self.now + CATCH_UP);
         let later = move |session: Session| Session { starts: session.starts + began, ..session };
-        let mut simulation = Simulation::new(config, rule, sessions.map(later).peekable());
+        let mut simulation = Simulation::new(config, rule, Box::new(sessions.into_iter().map(later)));
         (simulation.now, simulation.began) = (now, began);
         (simulation.nodes, simulation.streams) = (self.nodes, self.streams);
         (simulation.directory, simulation.transit) = (self.directory, self.transit);

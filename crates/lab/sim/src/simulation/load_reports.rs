@@ -4,12 +4,11 @@ use warmroute_types::{LoadReport, Micros};
 
 use super::Simulation;
 use crate::queue::Event;
-use crate::session::Session;
 
 /// Interval at which routers read an engine's metrics, as in production.
 const REPORT_INTERVAL: Micros = Micros::from_secs(1);
 
-impl<S: Iterator<Item = Session>> Simulation<'_, S> {
+impl Simulation<'_> {
     /// Schedules the first reports, if the rule reads any.
     pub(super) fn start_load_reports(&mut self) {
         if self.needs_waiting {

@@ -7,7 +7,6 @@ use warmroute_types::{Micros, RouterId, To};
 
 use super::Simulation;
 use crate::queue::Event;
-use crate::session::Session;
 
 /// A message in transit.
 pub(super) struct PeerMessage {
@@ -21,7 +20,7 @@ pub(super) fn name(router: usize) -> RouterId {
     RouterId(router as u64 + 1)
 }
 
-impl<S: Iterator<Item = Session>> Simulation<'_, S> {
+impl Simulation<'_> {
     /// Schedules the first batch of each router, spread evenly over the batch interval.
     pub(super) fn start_sharing(&mut self) {
         if self.config.sharing.is_none() {

@@ -35,9 +35,9 @@ fn config(loss: f64, replay_batches: usize) -> Config {
     config
 }
 
-fn simulation(config: &Config) -> Simulation<'_, impl Iterator<Item = Session>> {
+fn simulation(config: &Config) -> Simulation<'_> {
     let rule = Rule::parse("sticky_least_loaded").unwrap();
-    let mut simulation = Simulation::new(config, &rule, sessions(900).peekable());
+    let mut simulation = Simulation::new(config, &rule, Box::new(sessions(900)));
     simulation.start();
     while simulation.step() {}
     // One more batch per engine arrives, so that losses at the very end are noticed, too.
@@ -54,15 +54,13 @@ fn simulation(config: &Config) -> Simulation<'_, impl Iterator<Item = Session>> 
 }
 
 /// Per head and engine: the cache view's state, the tokens believed cached, and the tokens cached.
-fn knowledge<S: Iterator<Item = Session>>(simulation: &mut Simulation<'_, S>) -> Vec<(CacheView, u32, u32)> {
+fn knowledge(simulation: &mut Simulation<'_>) -> Vec<(CacheView, u32, u32)> {
     let of_gpu = |(view, believed, held): (CacheView, [u32; 2], [u32; 2])| (view, believed[0], held[0]);
     all_knowledge(simulation).into_iter().map(of_gpu).collect()
 }
 
 /// The same, with the tokens in slower memory.
-fn all_knowledge<S: Iterator<Item = Session>>(
-    simulation: &mut Simulation<'_, S>,
-) -> Vec<(CacheView, [u32; 2], [u32; 2])> {
+fn all_knowledge(simulation: &mut Simulation<'_>) -> Vec<(CacheView, [u32; 2], [u32; 2])> {
     let mut known = Vec::new();
     for number in 0..HEADS {
         let prompt = [head(number), Piece { content: mix(u64::MAX), tokens: 1 }];

@@ -276,6 +276,25 @@ fn compressed_bodies_are_refused_or_forwarded_unread() {
     assert_eq!(seen.lock().unwrap()[0].1, packed);
 }
 
+/// A content encoding that the bytes do not have hides no field from the gateway.
+#[test]
+fn plain_json_is_read_whatever_its_content_encoding_says() {
+    let (engine, _) = keeper();
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    let steering = br#"{"input": "x", "kv_transfer_params": {"remote_host": "a"}}"#;
+    for encoding in ["gzip", "Identity", "utf-8", ""] {
+        for kind in ["application/json", "application/octet-stream"] {
+            let headers = [format!("content-encoding: {encoding}"), format!("content-type: {kind}")];
+            let headers = headers.each_ref().map(String::as_str);
+            for path in ["/v1/embeddings", "/tokenize", "/v1/responses/compact"] {
+                let refused = Call::send(gateway.url(), "POST", path, &headers, steering).finish();
+                assert!((400..500).contains(&refused.status), "{path} {headers:?}: {}", refused.status);
+            }
+        }
+    }
+    assert_eq!(engine.asked(), 0);
+}
+
 #[test]
 fn odd_paths_and_methods_reach_only_known_routes() {
     let (engine, seen) = keeper();

@@ -133,7 +133,7 @@ pub(crate) async fn receive(
     let mut start = None;
     if !is_json(method, api, headers) {
         start = read_start(&mut body, &mut deadline).await?;
-        if !is_disguised_json(start.as_deref().unwrap_or_default(), headers) {
+        if !is_disguised_json(start.as_deref().unwrap_or_default()) {
             return Ok(pass_through(start, headers, body, config, tenant, budget));
         }
     }
@@ -164,7 +164,7 @@ fn enforce_fields(
 fn is_read_as_json(headers: &HeaderMap, bytes: &[u8]) -> bool {
     let is_object = || begins_object(bytes) == Some(true);
     let is_one = || declares_json(headers) || !is_several_values(bytes);
-    !is_packed(headers) && (Body::read(bytes).is_ok() || (is_object() && is_one()))
+    Body::read(bytes).is_ok() || (is_object() && is_one())
 }
 
 fn declares_json(headers: &HeaderMap) -> bool {
@@ -175,14 +175,11 @@ fn declares_json(headers: &HeaderMap) -> bool {
     })
 }
 
-fn is_packed(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_ENCODING).is_some_and(|value| *value != "identity")
-}
-
-/// Whether a body with this start is an upload by its content type, and may be a JSON object.
-pub(crate) fn is_disguised_json(start: &[u8], headers: &HeaderMap) -> bool {
+/// Whether a body with this start is an upload by its content type, and may be a JSON object. Engines ignore a content encoding
+/// that they do not know, so only the bytes count.
+pub(crate) fn is_disguised_json(start: &[u8]) -> bool {
     let is_short = start.len() < ENCODING_BYTES;
-    !start.is_empty() && !is_packed(headers) && (is_short || begins_object(start) != Some(false))
+    !start.is_empty() && (is_short || begins_object(start) != Some(false))
 }
 
 /// Reads as much of an upload as tells whether it begins like a JSON object: nearly always its first chunk.

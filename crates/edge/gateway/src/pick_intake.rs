@@ -209,7 +209,7 @@ impl PickIntake {
             self.parts.push(part);
             if self.parts.len() <= STARTING_PARTS {
                 let start = joined(self.parts.clone());
-                self.is_disguised = intake::is_disguised_json(&start, &self.head.headers);
+                self.is_disguised = intake::is_disguised_json(&start);
             }
         }
         Ok(())

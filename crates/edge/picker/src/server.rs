@@ -35,6 +35,10 @@ const CONNECTIONS_MAX: usize = 4_096;
 /// Streams of a connection at a time. Each is a request whose worker is being chosen, or whose response is read.
 const STREAMS_MAX: u32 = 65_536;
 
+/// Streams that a proxy may reset before they were accepted. A client that leaves resets its stream, and all clients of a proxy share
+/// a connection: with the usual 20, a burst of those that leave would end everybody's.
+const RESET_STREAMS_MAX: usize = STREAMS_MAX as usize;
+
 /// What a proxy may send before we have read it: the start of a long prompt, and many of them.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
@@ -111,6 +115,7 @@ async fn connection(listening: Listening, stream: TcpStream, acceptor: Acceptor)
         let mut http2 = h2::server::Builder::new();
         http2
             .max_concurrent_streams(STREAMS_MAX)
+            .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         http2.handshake(stream).await.map_err(std::io::Error::other)

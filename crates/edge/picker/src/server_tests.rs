@@ -54,6 +54,20 @@ async fn a_draining_picker_says_so_and_finishes_its_streams() {
 }
 
 #[tokio::test]
+async fn clients_that_leave_together_end_no_other_stream() {
+    let fixture = Fixture::start(&[WORKER], Config::default()).await;
+    let mut proxy = fixture.proxy().await;
+    let head = [(":method", "POST"), (":path", "/v1/completions")];
+    let mut call = proxy.call().await;
+    call.request_headers(Some((4, 0)), &head, false);
+    for _ in 0..200 {
+        proxy.call().await.leave();
+    }
+    call.request_body(br#"{"prompt":"x"}"#, true);
+    assert_eq!(call.reply().await.destination(), "10.0.0.1:8000");
+}
+
+#[tokio::test]
 async fn many_streams_share_a_connection() {
     let fixture = Fixture::start(&[WORKER], Config::default()).await;
     let mut proxy = fixture.proxy().await;

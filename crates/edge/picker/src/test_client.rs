@@ -174,6 +174,11 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// Resets the stream, as a proxy does whose client has left.
+    pub(crate) fn leave(mut self) {
+        self.send.send_reset(h2::Reason::CANCEL);
+    }
+
     /// Sends a message.
     pub(crate) fn send(&mut self, fill: impl FnOnce(&mut MessageWriter)) {
         let mut writer = MessageWriter::default();

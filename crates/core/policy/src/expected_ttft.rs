@@ -13,7 +13,8 @@
 //!   those that come while the worker computes the request. *anywhere* is the work that the request costs on every
 //!   worker, so only the excess counts: longer queues and busier workers make cache hits worth more.
 //! - *step* is the slowdown of the other answers on the worker. Without it the fastest prefill wins until the
-//!   worker's memory is full of answers.
+//!   worker's memory is full of answers. It counts more for the first request of long conversations, whose other
+//!   requests follow it to the same worker.
 //! - *lacking* is the prefill of a prefix that the other workers hold and this one does not. The worker pays
 //!   it once; counting it would keep a new worker unused forever.
 //!

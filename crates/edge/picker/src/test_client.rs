@@ -128,7 +128,7 @@ impl Fixture {
         router.join(Address::new(url), models).unwrap();
         let views = self.workers().into_iter().filter(|view| view.worker.address.url == url);
         let (result, at) = (ProbeResult::Answered, self.gateway.now());
-        views.for_each(|view| _ = router.apply(Change::Probed { worker: view.worker, result, at }));
+        views.for_each(|view| router.apply(Change::Probed { worker: view.worker, result, at }));
     }
 
     /// Requests that wait for a worker.

@@ -44,6 +44,10 @@ REFUSED = [
     ("picker.pools[0].name=llama,picker.pools[0].create=true", "matchLabels"),
     ("picker.pools[0].name=llama,picker.pools[0].targetPorts[0]=0", "targetPorts"),
     ("picker.enabled=true,picker.pools[0].name=llama", "exactly one of selector, service and pool"),
+    ("discovery.selector=null,discovery.pool=llama,discovery.allNamespaces=true", "several namespaces may have a pool of one name"),
+    ("discovery.selector=null,discovery.namespaces[0]=engines,picker.enabled=true,picker.pools[0].name=llama,"
+     "picker.pools[0].create=true,picker.pools[0].matchLabels.app=x,picker.pools[0].targetPorts[0]=8000",
+     "discovery.namespaces leaves out"),
     ("service.internalTrafficPolicy=Near", "internalTrafficPolicy"),
     ("monitoring.podMonitor.interval=often", "interval"),
     ("monitoring.dashboard.enabled=maybe", "dashboard"),
@@ -282,6 +286,32 @@ def metrics_exist(renderings):
                     yield f"{name}: the {scaler['kind']} uses {metric}, which docs/metrics.md does not have"
 
 
+def engines_are_counted_once(renderings):
+    """Each router that shares reports the requests of all of them, so KEDA's query takes one report for each worker."""
+    for name, documents in renderings:
+        shares = "--share=mesh" in workload(documents)["spec"]["template"]["spec"]["containers"][0]["args"]
+        count = "sum(max by (worker) (%s))" if shares else "sum(%s)"
+        expected = count % 'warmroute_worker_requests_active{namespace="default"}'
+        for scaler in of_kind(documents, "ScaledObject"):
+            query = scaler["spec"]["triggers"][0]["metadata"]["query"]
+            if not query.startswith(expected + " + "):
+                yield f"{name}: the query is {query}, expected {expected}"
+
+
+def adapter_rules_serve_the_hpa(renderings):
+    """docs/monitoring.md has a rule of prometheus-adapter for each external metric, which gives one value."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/monitoring.md").read_text(), re.DOTALL)
+    values = [block for block in map(yaml.safe_load, blocks) if isinstance(block, dict) and "rules" in block]
+    rules = {re.match(r"\w+", rule["seriesQuery"])[0]: rule for block in values for rule in block["rules"]["external"]}
+    for name, documents in renderings:
+        for scaler in of_kind(documents, "HorizontalPodAutoscaler"):
+            for metric in (entry["external"]["metric"]["name"] for entry in scaler["spec"]["metrics"] if "external" in entry):
+                over_routers = "max" if metric.endswith("_seconds") else "sum"
+                found = rules.get(metric, {}).get("metricsQuery")
+                if found != over_routers + "(<<.Series>>{<<.LabelMatchers>>})":
+                    yield f"{name}: the documented rule for {metric} is {found}, expected the {over_routers} of all series"
+
+
 def plain_manifests_are_current(_):
     for manifest in MANIFESTS:
         file = PLAIN / f"{manifest}.yaml"
@@ -306,7 +336,8 @@ def main():
     with_binary = lambda renderings: flags_exist(renderings, binary)
     with_binary.__name__ = "flags_exist"
     checks = [lint, schemas, wrong_objects_are_refused, wrong_values_are_refused, values_are_documented, rights_are_least,
-              parts_fit_together, pools_are_wired, replicas_overlap, with_binary, metrics_exist, dashboard_is_rendered, plain_manifests_are_current]
+              parts_fit_together, pools_are_wired, replicas_overlap, with_binary, metrics_exist,
+              engines_are_counted_once, adapter_rules_serve_the_hpa, dashboard_is_rendered, plain_manifests_are_current]
     failures = 0
     for check in checks:
         found = list(check(renderings))

@@ -474,6 +474,11 @@ mod tests {
                 "service-discovery-namespace: `A/b` is not a name in Kubernetes",
             ),
             (
+                "[discovery]\nservice-discovery = true\nservice-discovery-pool = [\"a/q\", \"p\"]\nservice-discovery-namespace = \"*\"",
+                "service-discovery-pool: `p` may be in any namespace with service-discovery-namespace `*`; write \
+                 NAMESPACE/p",
+            ),
+            (
                 "[discovery]\nservice-discovery = true\nselector = \" \"",
                 "selector: an empty selector would match every pod",
             ),

@@ -22,6 +22,9 @@ pub(super) fn sources(options: &Discovery) -> anyhow::Result<Vec<KubernetesSourc
     for namespace in namespaces.iter().filter(|namespace| *namespace != ALL) {
         check_name(namespace).context("service-discovery-namespace")?;
     }
+    if namespaces.iter().any(|namespace| namespace == ALL) {
+        targets.iter().try_for_each(Target::check_in_all_namespaces)?;
+    }
     let access = KubernetesAccess::find(options.kubeconfig.as_deref()).context("kubeconfig")?;
     let namespaces: Vec<Option<String>> = match namespaces.as_slice() {
         [] => vec![Some(access.namespace().to_owned())],
@@ -66,6 +69,17 @@ impl Target {
             target: KubernetesTarget::Pool { name: name.to_owned() },
             namespace: namespace.map(str::to_owned),
             pool: Some(text.to_owned()),
+        })
+    }
+
+    /// A pool selects pods of its own namespace only, and several namespaces may have a pool of its name.
+    fn check_in_all_namespaces(&self) -> anyhow::Result<()> {
+        let name = self.pool.as_deref().filter(|_| self.namespace.is_none());
+        name.map_or(Ok(()), |name| {
+            anyhow::bail!(
+                "service-discovery-pool: `{name}` may be in any namespace with service-discovery-namespace `{ALL}`; \
+                 write NAMESPACE/{name}"
+            )
         })
     }
 }

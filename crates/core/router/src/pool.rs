@@ -30,6 +30,7 @@ use crate::scratch::Scratch;
 use crate::speculation::Speculations;
 use crate::token_rate::TokenRate;
 use crate::unit::Unit;
+use crate::worker_group::{WorkerGroup, allows};
 
 /// One model's workers.
 #[derive(Default)]
@@ -177,6 +178,11 @@ impl Pool {
         let section = self.section.lock();
         let is_listed = |member: &Member| workers.iter().any(|view| view.worker == member.worker);
         section.members.iter().any(is_listed)
+    }
+
+    /// Whether a member belongs to this group, or there is one at all.
+    pub(crate) fn has_any_of(&self, group: Option<&WorkerGroup>) -> bool {
+        self.section.lock().members.iter().any(|member| allows(group, member.id))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use warmroute_fleet::{Models, Worker, WorkerView};
+use warmroute_types::WorkerId;
 
-use crate::NoRoute;
 use crate::pool::Pool;
 use crate::token_rate::TokenRate;
+use crate::worker_group::allows;
+use crate::{NoRoute, WorkerGroup};
 
 /// Pools of workers by model. Rebuilt from the fleet when a worker joins, leaves or changes models.
 #[derive(Default)]
@@ -18,8 +20,8 @@ pub(crate) struct Pools {
     any: Arc<Pool>,
     /// All workers, for requests that name no model.
     all: Arc<Pool>,
-    /// Some worker has not listed its models yet.
-    some_unknown: bool,
+    /// Workers that have not listed their models yet.
+    unlisted: Vec<WorkerId>,
     /// Models whose workers have all left. They may return, unlike a model that its worker unloaded.
     departed: BTreeSet<Arc<str>>,
 }
@@ -28,15 +30,22 @@ pub(crate) struct Pools {
 const DEPARTED_MAX: usize = 1_024;
 
 impl Pools {
-    pub fn serving(&self, model: Option<&str>) -> Result<&Pool, NoRoute> {
+    /// The workers that serve a model, for a request that is limited to a group or to none.
+    pub fn serving(&self, model: Option<&str>, within: Option<&WorkerGroup>) -> Result<&Pool, NoRoute> {
         let Some(model) = model else { return Ok(&self.all) };
         match self.by_model.get(model) {
             Some(pool) => Ok(pool),
             None if !self.any.is_empty() => Ok(&self.any),
             None if self.all.is_empty() => Err(NoRoute::NoWorkers),
-            None if self.some_unknown => Err(NoRoute::NotReady),
+            None if self.may_yet_serve(within) => Err(NoRoute::NotReady),
             None => Err(NoRoute::UnknownModel),
         }
+    }
+
+    /// Whether a group's workers may turn out to serve a model that no worker lists: one has not listed its models, or
+    /// the group waits for its first worker.
+    fn may_yet_serve(&self, within: Option<&WorkerGroup>) -> bool {
+        self.unlisted.iter().any(|&worker| allows(within, worker)) || !self.all.has_any_of(within)
     }
 
     /// Whether workers served this model and all of them have left.
@@ -80,12 +89,13 @@ impl Pools {
         let gone = self.by_model.iter().filter(|(model, _)| !by_model.contains_key(*model));
         let departed = gone.filter(|(_, pool)| !pool.has_any(members)).map(|(model, _)| model);
         let departed = self.departed.iter().chain(departed).filter(|model| !by_model.contains_key(*model));
+        let unlisted = members.iter().filter(|view| view.models == Models::Unknown);
         Pools {
             departed: departed.take(DEPARTED_MAX).cloned().collect(),
             by_model,
             any: Arc::clone(&self.any),
             all: Arc::clone(&self.all),
-            some_unknown: members.iter().any(|view| view.models == Models::Unknown),
+            unlisted: unlisted.map(|view| view.worker.id).collect(),
         }
     }
 }

@@ -125,7 +125,8 @@ impl<P: Policy> Router<P> {
         random: u64,
     ) -> Result<Decision, NoRoute> {
         let (pools, policies) = (self.pools.read(), self.policies.read());
-        let (pool, context) = (pools.serving(request.model)?, self.context(request.model, now, random));
+        let (pool, context) =
+            (pools.serving(request.model, request.within)?, self.context(request.model, now, random));
         let rules = self.model_rules.read();
         request.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &pool.tokens));
         // Allocated outside the section: other decisions wait while it is held.

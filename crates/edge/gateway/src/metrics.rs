@@ -317,9 +317,11 @@ impl std::fmt::Debug for WorkerCollector {
 type WorkerGauge = (&'static str, &'static str, fn(&WorkerView) -> Option<f64>);
 
 const WORKER_GAUGES: [WorkerGauge; 5] = [
-    ("worker_requests_active", "Requests in flight, as booked by this router", |view| {
-        Some(view.load.in_flight.into())
-    }),
+    (
+        "worker_requests_active",
+        "Requests in flight: of this router, and of the routers that share with it",
+        |view| Some(view.load.in_flight.into()),
+    ),
     ("worker_prefill_tokens", "Prompt tokens booked and not yet prefilled", |view| {
         Some(view.load.prefill_tokens as f64)
     }),

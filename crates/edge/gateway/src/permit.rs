@@ -189,15 +189,16 @@ async fn enter_or_queue(
     let admitted = Admitted { place, deadline };
     // There may be room for this request but not for those before it, which may need other workers.
     gateway.admit_next();
-    wait_for_turn(gateway, admitted, woken, request).await
+    wait_for_turn(gateway, admitted, woken, request, avoid).await
 }
 
-/// Waits in the queue until woken or until the deadline.
+/// Waits in the queue until woken or until the deadline, for a worker outside `avoid`.
 async fn wait_for_turn(
     gateway: &Arc<Gateway>,
     admitted: Admitted,
     woken: oneshot::Receiver<()>,
     request: &ParsedRequest,
+    avoid: &[WorkerId],
 ) -> Result<Admitted, GatewayError> {
     let since = gateway.now();
     let mut guard = QueueGuard { gateway, place: Some(admitted.place), woken };
@@ -214,16 +215,21 @@ async fn wait_for_turn(
             guard.disarm();
             match gateway.now() < admitted.deadline {
                 true => Err(GatewayError::Shed { retry_after_s: retry_after_s(gateway) }),
-                false => Err(queue_timeout(gateway, request, waited)),
+                false => Err(queue_timeout(gateway, request, avoid, waited)),
             }
         }
-        Err(_) => Err(queue_timeout(gateway, request, waited)),
+        Err(_) => Err(queue_timeout(gateway, request, avoid, waited)),
     }
 }
 
-fn queue_timeout(gateway: &Gateway, request: &ParsedRequest, waited: Micros) -> GatewayError {
+fn queue_timeout(
+    gateway: &Gateway,
+    request: &ParsedRequest,
+    avoid: &[WorkerId],
+    waited: Micros,
+) -> GatewayError {
     let waits_for_workers = gateway.config().admission.waits_for_workers();
-    let vacancy = gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(&[]));
+    let vacancy = gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(avoid));
     if waits_for_workers && vacancy == Vacancy::NoWorker {
         return GatewayError::NoWorkerInTime { waited };
     }
@@ -286,11 +292,11 @@ impl Permit {
             Admitted { place: place.on_route(gate.route(model, request.usable(&avoid))), deadline };
         let (wake, woken) = oneshot::channel();
         let (model_name, within) = (request.model.clone(), request.within.clone());
-        let waiter = Waiter { model: model_name, avoid, within, wake };
+        let waiter = Waiter { model: model_name, avoid: avoid.clone(), within, wake };
         gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
         // The request no longer counts as running, so a worker may have room for it or for another one.
         gateway.admit_next();
-        self.admitted = Some(wait_for_turn(&gateway, admitted, woken, request).await?);
+        self.admitted = Some(wait_for_turn(&gateway, admitted, woken, request, &avoid).await?);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use tokio::time::Instant;
 use warmroute_prompt::Api;
-use warmroute_router::{Decision, WorkerGroup};
+use warmroute_router::{Decision, Vacancy, WorkerGroup};
 use warmroute_types::{Delivery, Micros, WorkerId};
 
 use crate::attempt::Attempt;
@@ -244,15 +244,14 @@ impl PickIntake {
         let (method, gateway) = (&self.head.method, &self.gateway);
         stored_objects::settle(&mut request, gateway, method, path, tenant.as_deref()).await?;
         let request = Arc::new(request);
-        let mut avoid = self.excluded_workers()?;
-        avoid.extend(routing::all_but_stored(gateway, &request));
+        let avoid = self.excluded_workers(&request)?;
         let (gateway, headers) = (&self.gateway, &self.head.headers);
         let admission = &self.config.admission;
         let budget = permit::ttft_budget(gateway, admission, headers, tenant.as_deref())?;
         let entry = Entry { early: self.early.take(), budget };
         let mut permit =
             permit::admit(gateway, admission, headers, tenant.as_deref(), &request, entry, &avoid).await?;
-        let routed = self.route(&request, &mut permit, &mut avoid).await;
+        let routed = self.route(&request, &mut permit).await;
         let (decision, upstream) = routed.map_err(|refusal| request.stored.explain(refusal))?;
         if let Some(budget) = budget {
             let expected = routing::expected_ttft_of(&decision);
@@ -303,37 +302,66 @@ impl PickIntake {
         &self,
         request: &Arc<ParsedRequest>,
         permit: &mut Option<Permit>,
-        avoid: &mut Vec<WorkerId>,
     ) -> Result<(Box<Decision>, Arc<Upstream>), GatewayError> {
         let request_id = self.head.headers.get(headers::REQUEST_ID);
+        let (mut without_address, mut has_waited) = (Vec::new(), false);
         loop {
-            let decision = match (routing::route(&self.gateway, request, avoid, request_id), &mut *permit) {
-                (Err(GatewayError::WorkersFull), Some(permit)) => {
-                    permit.requeue(request, avoid.clone()).await?;
+            // Workers join and leave while the request waits, and ids are used again.
+            let mut avoid = self.excluded_workers(request)?;
+            avoid.extend_from_slice(&without_address);
+            let decision = match (routing::route(&self.gateway, request, &avoid, request_id), &mut *permit) {
+                (Ok(decision), _) => decision,
+                (Err(refusal), Some(permit)) if self.may_wait(&refusal, request, &avoid, has_waited) => {
+                    permit.requeue(request, avoid).await?;
+                    has_waited = true;
+                    without_address.clear();
                     continue;
                 }
-                (routed, _) => routed?,
+                (Err(refusal), _) => return Err(refusal),
             };
             let upstream = self.gateway.upstreams.get_or_create(&decision.worker);
             match upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))? {
                 upstream if upstream.endpoint.is_some() => return Ok((decision, upstream)),
                 upstream => {
                     upstream.warn_without_endpoint();
-                    avoid.push(decision.worker.id);
+                    without_address.push(decision.worker.id);
                 }
             }
         }
     }
 
-    /// Workers that the proxy does not allow, or that the client does not request.
-    fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
-        let requested = headers::requested_worker(&self.head.headers, self.config.worker_choice);
-        let mut excluded = match requested {
-            Some(requested) => routing::all_but(&self.gateway, &requested)?,
-            None => Vec::new(),
-        };
+    /// Whether to wait for a worker instead of refusing the request: all usable workers are full, or none is there. A
+    /// paused worker is waited for once.
+    fn may_wait(
+        &self,
+        refusal: &GatewayError,
+        request: &ParsedRequest,
+        avoid: &[WorkerId],
+        has_waited: bool,
+    ) -> bool {
+        let vacancy =
+            || self.gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(avoid));
+        match refusal {
+            GatewayError::WorkersFull => true,
+            GatewayError::NotReady if self.config.admission.waits_for_workers() => {
+                !has_waited || vacancy() == Vacancy::NoWorker
+            }
+            _ => false,
+        }
+    }
+
+    /// Workers that the proxy does not allow, that the client does not request, or that do not store what the request
+    /// continues. An error if the proxy allows no address at all: no worker that joins would change that.
+    fn excluded_workers(&self, request: &ParsedRequest) -> Result<Vec<WorkerId>, GatewayError> {
+        let mut excluded = routing::all_but_stored(&self.gateway, request);
+        if let Some(requested) = headers::requested_worker(&self.head.headers, self.config.worker_choice) {
+            excluded.extend(routing::all_but(&self.gateway, &requested)?);
+        }
         let Some(allowed) = &self.head.allowed else { return Ok(excluded) };
         let (allowed, upstreams) = (AllowedAddresses::parse(allowed), &self.gateway.upstreams);
+        if allowed.is_empty() {
+            return Err(GatewayError::NotReady);
+        }
         let is_allowed = |upstream: Arc<Upstream>| upstream.endpoint.is_some_and(|at| allowed.contains(at));
         let workers = self.gateway.router.inspect().workers();
         let others =
@@ -373,6 +401,10 @@ impl AllowedAddresses {
             }
         }
         allowed
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sockets.is_empty() && self.hosts.is_empty()
     }
 
     fn contains(&self, address: SocketAddr) -> bool {

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use warmroute_fleet::Models;
+
 use crate::Config;
 use crate::request::tests::metadata;
 use crate::test_client::{Call, Fixture};
@@ -78,13 +80,26 @@ async fn a_subset_hint_restricts_the_choice_within_the_pool() {
     }
 }
 
+/// The picker has just started and knows no worker of the pool llama, so it does not know the pool's model either.
+#[tokio::test]
+async fn a_pool_without_workers_since_the_start_is_awaited_while_another_pool_serves_another_model() {
+    let settings = waking(Duration::from_secs(60));
+    let fixture = Fixture::with_pools(&[], &["llama", "qwen"], Config::default(), settings).await;
+    fixture.join(WORKERS[0], Models::named(&["qwen"]));
+    fixture.assign(0, &["qwen"]);
+    assert_eq!(ask(fixture.pools[1]).await.reply().await.immediate().0, 404, "qwen's pool does not serve m");
+    let mut waiting = ask(fixture.pools[0]).await;
+    fixture.wait_until(|| fixture.awaiting_worker() == 1, "a request that waits").await;
+    fixture.join(WORKERS[1], Models::named(&["m"]));
+    fixture.assign(1, &["llama"]);
+    fixture.gateway.admit_next();
+    assert_eq!(waiting.reply().await.destination(), "10.0.0.2:8000");
+}
+
 /// A pool that scales from zero: the request waits for a worker of its own pool, while the other pool has workers.
 #[tokio::test]
 async fn a_request_waits_for_its_own_pool_to_wake_up() {
-    let wake_max = Duration::from_secs(60);
-    let admission = warmroute_gateway::AdmissionConfig { wake_max, ..Default::default() };
-    let settings = warmroute_gateway::Config { admission, ..Default::default() };
-    let fixture = two_pools(settings).await;
+    let fixture = two_pools(waking(Duration::from_secs(60))).await;
     fixture.assign(0, &[]);
     fixture.assign(1, &["qwen"]);
     let mut waiting = ask(fixture.pools[0]).await;
@@ -95,4 +110,40 @@ async fn a_request_waits_for_its_own_pool_to_wake_up() {
     fixture.assign(0, &["llama"]);
     fixture.gateway.admit_next();
     assert_eq!(waiting.reply().await.destination(), "10.0.0.1:8000");
+}
+
+/// Asks with a subset hint, for a worker at one of these addresses.
+async fn ask_within(at: SocketAddr, subset: &str) -> Call {
+    let hint = metadata("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset", |value| {
+        value.bytes(3, subset.as_bytes());
+    });
+    let mut call = Fixture::proxy_to(at).await.call().await;
+    call.request_headers_with(Some((DUPLEX, 0)), &POST, true, &hint);
+    call
+}
+
+fn waking(wake_max: Duration) -> warmroute_gateway::Config {
+    let admission = warmroute_gateway::AdmissionConfig { wake_max, ..Default::default() };
+    warmroute_gateway::Config { admission, ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_subset_hint_also_holds_for_workers_that_join_while_the_request_waits() {
+    let fixture = Fixture::with(&WORKERS[..1], Config::default(), waking(Duration::from_secs(60))).await;
+    let mut waiting = ask_within(fixture.address, "10.0.0.3:8000").await;
+    fixture.wait_until(|| fixture.awaiting_worker() == 1, "a request that waits").await;
+    fixture.join(WORKERS[1], Models::Any);
+    fixture.gateway.admit_next();
+    assert!(waiting.has_no_reply().await, "the newcomer is not in the subset");
+    fixture.join(WORKERS[2], Models::Any);
+    fixture.gateway.admit_next();
+    assert_eq!(waiting.reply().await.destination(), "10.0.0.3:8000");
+}
+
+#[tokio::test]
+async fn an_empty_subset_gets_503_at_once_and_an_unmet_one_after_the_wait() {
+    let fixture = Fixture::with(&WORKERS[..1], Config::default(), waking(Duration::from_secs(60))).await;
+    assert_eq!(ask_within(fixture.address, "").await.reply().await.immediate().0, 503);
+    let fixture = Fixture::with(&WORKERS[..1], Config::default(), waking(Duration::from_millis(20))).await;
+    assert_eq!(ask_within(fixture.address, "10.0.0.3:8000").await.reply().await.immediate().0, 503);
 }

@@ -122,6 +122,22 @@ impl Fixture {
         self.gateway.router().apply(Change::Grouped { worker, groups: groups.collect() });
     }
 
+    /// Adds a worker that is ready.
+    pub(crate) fn join(&self, url: &str, models: Models) {
+        let router = self.gateway.router();
+        router.join(Address::new(url), models).unwrap();
+        let views = self.workers().into_iter().filter(|view| view.worker.address.url == url);
+        let (result, at) = (ProbeResult::Answered, self.gateway.now());
+        views.for_each(|view| router.apply(Change::Probed { worker: view.worker, result, at }));
+    }
+
+    /// Requests that wait for a worker.
+    pub(crate) fn awaiting_worker(&self) -> u32 {
+        let text = self.gateway.metrics_text();
+        let line = text.lines().find_map(|line| line.strip_prefix("warmroute_requests_awaiting_worker "));
+        line.and_then(|count| count.parse().ok()).unwrap_or_default()
+    }
+
     /// Waits until so many requests are in flight.
     pub(crate) async fn wait_in_flight(&self, expected: u32) {
         self.wait_until(|| self.in_flight() == expected, "requests in flight").await;

@@ -28,6 +28,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if ne (len $set) 1 }}
 {{- fail (printf "discovery: set exactly one of selector, service and pool; set are: %s" (join ", " $set | default "none")) }}
 {{- end }}
+{{- if and $d.allNamespaces (eq (first $set) "pool") }}
+{{- fail "discovery.allNamespaces: several namespaces may have a pool of one name; list the pools' namespaces in discovery.namespaces" }}
+{{- end }}
 {{- first $set }}
 {{- end }}
 
@@ -149,4 +152,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range $name, $value := $secrets }}{{ if $value.existingSecret }}
 {{ $name }}: {{ $value.existingSecret }}
 {{- end }}{{ end }}
+{{- end }}
+
+{{- /* Requests in flight on all workers. Routers that share report the requests of all of them. */}}
+{{- define "warmroute.inFlight" -}}
+{{- $series := printf "warmroute_worker_requests_active{namespace=%q}" .Release.Namespace }}
+{{- if .Values.sharing.existingSecret }}sum(max by (worker) ({{ $series }})){{ else }}sum({{ $series }}){{ end }}
 {{- end }}

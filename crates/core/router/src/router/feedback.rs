@@ -336,12 +336,12 @@ impl<P: Policy> Router<P> {
 
     /// Tokens per byte of the model.
     fn token_rate(&self, model: Option<&str>) -> f32 {
-        self.pools.read().serving(model).map_or(TokenRate::default().rate(), |pool| pool.tokens.rate())
+        self.pools.read().serving(model, None).map_or(TokenRate::default().rate(), |pool| pool.tokens.rate())
     }
 
     /// Learns something about the request's model.
     fn learn(&self, request: &Request<'_>, learn: impl FnOnce(&Pool)) {
-        if let Ok(pool) = self.pools.read().serving(request.model) {
+        if let Ok(pool) = self.pools.read().serving(request.model, request.within) {
             learn(pool);
         }
     }

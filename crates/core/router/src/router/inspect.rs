@@ -52,7 +52,8 @@ impl<'a, P: Policy> Inspect<'a, P> {
     ) -> Result<Preview, NoRoute> {
         let router = self.router;
         let (pools, policies) = (router.pools.read(), router.policies.read());
-        let (pool, context) = (pools.serving(request.model)?, router.context(request.model, now, random));
+        let (pool, context) =
+            (pools.serving(request.model, request.within)?, router.context(request.model, now, random));
         // Allocates outside the section: decisions wait while it is held.
         let mut candidates = Vec::with_capacity(pool.len());
         let open = pool.enter(&context, request, scratch);
@@ -75,7 +76,7 @@ impl<'a, P: Policy> Inspect<'a, P> {
     pub fn vacancy(&self, model: Option<&str>, usable: Usable<'_>) -> Vacancy {
         let pools = self.router.pools.read();
         let in_flight_max = self.router.in_flight_max_of(model);
-        match pools.serving(model) {
+        match pools.serving(model, usable.within) {
             Ok(pool) => pool.vacancy(&self.router.fleet, usable, in_flight_max),
             Err(NoRoute::UnknownModel) if !pools.is_departed(model) => Vacancy::UnknownModel,
             Err(_) => Vacancy::NoWorker,

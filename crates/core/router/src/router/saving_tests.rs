@@ -101,7 +101,7 @@ fn what_was_learned_of_workers_comes_back_with_them() {
     let old = experienced();
     let worker = old.inspect().workers()[1].worker.clone();
     old.fleet.restore_worker(&worker, [2.5, 50.0], None);
-    (0..30).for_each(|_| old.pools.read().serving(Some("m")).unwrap().tokens.learn(1_000, 400));
+    (0..30).for_each(|_| old.pools.read().serving(Some("m"), None).unwrap().tokens.learn(1_000, 400));
     let (before, rate) =
         (old.inspect().latency(worker.id, NOW), old.pools.read().token_rates().next().unwrap().1);
     let new = router(7);

@@ -211,6 +211,43 @@ fn a_request_that_is_limited_to_a_group_stays_in_it_also_while_workers_pause_and
     assert_eq!(went_to(), Err(NoRoute::NotReady), "the next worker of the slot is in no group");
 }
 
+/// The group llama starts from zero while another group's worker serves another model.
+#[test]
+fn a_model_is_unknown_only_if_the_requests_own_group_has_workers_and_none_of_them_serves_it() {
+    let router = Router::new(RoundRobin, Config::default());
+    let join = |i, models, group: &str| {
+        router.join(address(i), models).unwrap();
+        let worker = Arc::clone(&router.inspect().workers()[i].worker);
+        router.apply(Change::Grouped { worker: Arc::clone(&worker), groups: vec![group.to_owned()] });
+        router.apply(Change::Probed {
+            worker: Arc::clone(&worker),
+            result: ProbeResult::Answered,
+            at: Micros(1),
+        });
+        worker
+    };
+    join(0, Models::named(&["qwen"]), "qwen");
+    let (group, other_group) = (router.worker_group("llama"), router.worker_group("qwen"));
+    let outcome = |within| {
+        let request = Request { within, ..request_for("llama") };
+        let routed = router.route(&request, &mut Scratch::default(), Micros(1), 1);
+        let previewed = router.inspect().preview(&request, &mut Scratch::default(), Micros(1), 1);
+        assert_eq!(routed.as_ref().err(), previewed.as_ref().err());
+        (routed.err(), router.inspect().vacancy(Some("llama"), request.usable()))
+    };
+    let (unknown, awaited) =
+        ((Some(NoRoute::UnknownModel), Vacancy::UnknownModel), (Some(NoRoute::NotReady), Vacancy::NoWorker));
+    assert_eq!(outcome(Some(&group)), awaited, "the group is empty");
+    assert_eq!(outcome(None), unknown);
+    let worker = join(1, Models::Unknown, "llama");
+    assert_eq!(outcome(Some(&group)), awaited, "its worker has not listed its models");
+    assert_eq!(outcome(Some(&other_group)), unknown, "the other group's has");
+    router.apply(Change::Serves { worker: Arc::clone(&worker), models: Models::named(&["other"]) });
+    assert_eq!(outcome(Some(&group)), unknown);
+    router.apply(Change::Serves { worker, models: Models::named(&["llama"]) });
+    assert_eq!(outcome(Some(&group)), (None, Vacancy::Free));
+}
+
 #[test]
 fn a_worker_that_leaves_gets_nothing_new_and_keeps_what_it_has() {
     let router = router_of(RoundRobin, 2, Models::Any);

@@ -110,6 +110,8 @@ pub(super) struct Reflector<T> {
     /// The set has changed since it was last returned.
     is_changed: bool,
     failures: u32,
+    /// The last watch had expired, and none has worked since.
+    is_expired: bool,
     last_problem: String,
 }
 
@@ -134,6 +136,7 @@ impl<T: ApiObject> Reflector<T> {
             stream: None,
             is_changed: false,
             failures: 0,
+            is_expired: false,
             last_problem: String::new(),
         }
     }
@@ -186,7 +189,10 @@ impl<T: ApiObject> Reflector<T> {
         }
         self.listed = Some(Instant::now());
         self.is_changed = true;
-        self.note_success();
+        // A list without a watch is half of the work: an API server whose watches always expire is asked ever less often.
+        if !self.is_expired {
+            self.note_success();
+        }
         tracing::debug!(kind = T::PLURAL, objects = self.cache.len(), "listed");
         Ok(())
     }
@@ -211,17 +217,24 @@ impl<T: ApiObject> Reflector<T> {
         let Some(frame) = frame else {
             // The API server ends each watch after the time that was asked for.
             let is_short = stream.opened.elapsed() < self.timings.short;
-            return if is_short { Err(Failure::TooShort(self.timings.short)) } else { Ok(()) };
+            if is_short {
+                return Err(Failure::TooShort(self.timings.short));
+            }
+            self.note_success();
+            return Ok(());
         };
         let frame = frame.map_err(|error| Failure::Watch(error.to_string()))?;
         let bytes = frame.into_data().unwrap_or_default();
-        self.apply(&mut stream.partial, &bytes)?;
+        if self.apply(&mut stream.partial, &bytes)? > 0 {
+            self.note_success();
+        }
         self.stream = Some(stream);
-        self.note_success();
         Ok(())
     }
 
-    fn apply(&mut self, partial: &mut BytesMut, bytes: &[u8]) -> Result<(), Failure> {
+    /// Applies the complete lines, and returns the number of events in them.
+    fn apply(&mut self, partial: &mut BytesMut, bytes: &[u8]) -> Result<usize, Failure> {
+        let mut events = 0;
         partial.extend_from_slice(bytes);
         while let Some(end) = partial.iter().position(|&byte| byte == b'\n') {
             let line = partial.split_to(end + 1);
@@ -229,8 +242,10 @@ impl<T: ApiObject> Reflector<T> {
                 continue;
             }
             match self.cache.apply(&line) {
-                Ok(Event::Changed) => self.is_changed = true,
-                Ok(Event::Unchanged) => {}
+                Ok(event @ (Event::Changed | Event::Unchanged)) => {
+                    events += 1;
+                    self.is_changed |= matches!(event, Event::Changed);
+                }
                 Ok(Event::Expired) => return Err(Failure::Expired),
                 Ok(Event::Failed(why)) => return Err(Failure::Watch(why)),
                 Err(error) => {
@@ -244,7 +259,7 @@ impl<T: ApiObject> Reflector<T> {
             self.cache.expire();
             return Err(Failure::Watch(format!("an event is longer than {LINE_BYTES_MAX} bytes")));
         }
-        Ok(())
+        Ok(events)
     }
 
     /// Gets the collection, and turns error answers into failures.
@@ -287,7 +302,7 @@ impl<T: ApiObject> Reflector<T> {
     }
 
     fn note_success(&mut self) {
-        self.failures = 0;
+        (self.failures, self.is_expired) = (0, false);
         if !self.last_problem.is_empty() {
             tracing::info!(kind = T::PLURAL, "the Kubernetes API server answers again");
             self.last_problem.clear();
@@ -298,15 +313,18 @@ impl<T: ApiObject> Reflector<T> {
     async fn recover(&mut self, failure: &Failure) {
         match failure {
             Failure::Silent(_) => {
+                // It was open for a while.
+                (self.failures, self.is_expired) = (0, false);
                 tracing::debug!(kind = T::PLURAL, %failure, "watching again");
                 return;
             }
             // Routine once, but not in a row: an API server that always answers 410 must not be asked in a loop.
             Failure::Expired if self.failures == 0 => {
                 tracing::debug!(kind = T::PLURAL, %failure, "listing again");
-                self.failures = 1;
+                (self.failures, self.is_expired) = (1, true);
                 return;
             }
+            Failure::Expired => self.is_expired = true,
             _ => {}
         }
         self.failures = self.failures.saturating_add(1);

@@ -233,6 +233,20 @@ async fn an_expired_watch_lists_again_and_finds_what_was_lost() {
     watching.expect(&[]).await;
 }
 
+/// The lists succeed, and are no reason to ask again without a pause.
+#[tokio::test]
+async fn an_api_server_whose_watches_always_expire_is_listed_ever_less_often() {
+    let api = ScriptedApi::start().await;
+    api.expire_all_watches();
+    let begun = std::time::Instant::now();
+    let mut watching = start(api, pods(), WatchTimings { pause_max: Duration::from_secs(60), ..TIMINGS });
+    for _ in 0..5 {
+        watching.api.request(&["limit="]).await;
+    }
+    // One list at once, then after at least half of 100, 200 and 400 ms.
+    assert!(begun.elapsed() >= Duration::from_millis(350), "{:?}", begun.elapsed());
+}
+
 #[tokio::test]
 async fn bookmarks_advance_the_version() {
     let mut watching = watching(&[1]).await;

@@ -118,6 +118,11 @@ impl ScriptedApi {
         });
     }
 
+    /// Every later watch gets 410, from whatever version.
+    pub fn expire_all_watches(&self) {
+        self.change(|state| state.oldest = u64::MAX);
+    }
+
     pub fn bookmark(&self, plural: &str) {
         self.change(|state| {
             state.version += 1;

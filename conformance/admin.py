@@ -23,7 +23,7 @@ class Admin:
         return self.http.get(path)
 
     def workers(self):
-        return self.get("/workers").raise_for_status().json()
+        return self.get("/workers").raise_for_status().json()["workers"]
 
     def config(self):
         return self.get("/config").raise_for_status().json()

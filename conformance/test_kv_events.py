@@ -70,7 +70,7 @@ def test_a_long_replay_arrives_whole(started, tmp_path):
     config.write_text(f'[[workers]]\nurl = "{engine["listening"]}"\nkv-events = {{ endpoint = "{events}", replay = "{replay}" }}\n')
     gateway = started("serve", "--config", str(config), "--model-path", model, "--port", "0", "--admin-port", "0")
     with httpx.Client(base_url=gateway["admin"]) as admin:
-        worker = lambda: admin.get("/workers").raise_for_status().json()[0]
+        worker = lambda: admin.get("/workers").raise_for_status().json()["workers"][0]
         assert eventually(lambda: worker()["view"] == "reported"), worker()
         # Counters follow the view twice a second.
         stream = lambda: worker()["events"]["stream"]

@@ -56,7 +56,7 @@ def wait_until_ready(router, views):
     """Waits until a router has all its workers ready, and knows their caches in one of these ways."""
 
     def workers():
-        return json.loads(get(f"{router.addresses['admin']}/workers"))
+        return json.loads(get(f"{router.addresses['admin']}/workers"))["workers"]
 
     try:
         wait_until(f"all workers are ready and {' or '.join(views)}",

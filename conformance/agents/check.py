@@ -180,7 +180,7 @@ def check_caches(world):
         rows = [line for line in metrics.splitlines() if line.split("{")[0].split(" ")[0] == f"warmroute_{name}_tokens_total"]
         return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
 
-    views = sorted({worker["view"] for worker in world.get(world.admin, "/workers")})
+    views = sorted({worker["view"] for worker in world.get(world.admin, "/workers")["workers"]})
     found = total("cached")
     assert found, "nothing was found in any cache"
     return f"views {views}; {found:.0f} cached tokens, of which {total('missed'):.0f} were not predicted; {total('stale'):.0f} predicted and not found"
@@ -201,7 +201,7 @@ def check_cancel(world, client):
     before = len(list(world.seen(client.path)))
     process = start(world, client, SLOW)
     running = eventually("the stream runs", lambda: [
-        worker for worker in world.get(world.admin, "/workers") or [] if worker.get("in_flight")]
+        worker for worker in (world.get(world.admin, "/workers") or {}).get("workers", []) if worker.get("in_flight")]
         or process.poll() is not None)
     assert running is not True, f"{client.name} ended: {process.stdout.read()}"
     began = time.monotonic()

@@ -82,7 +82,7 @@ class Picker(Process):
         return get(self.admin, path)
 
     def workers(self):
-        return json.loads(get(self.admin, "/workers"))
+        return json.loads(get(self.admin, "/workers"))["workers"]
 
     def in_flight(self):
         return sum(worker["in_flight"] for worker in self.workers())

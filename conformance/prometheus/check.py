@@ -84,7 +84,7 @@ def scrape_begins():
 
 
 def traffic_is_answered():
-    worker = json.loads(get(f"{ANNOUNCED['admin']}/workers"))[0]
+    worker = json.loads(get(f"{ANNOUNCED['admin']}/workers"))["workers"][0]
     if load.break_a_worker(worker["url"]) != 200:
         raise Unkept("the worker took no fault")
     good, broken = load.send(ANNOUNCED["listening"], worker["model"])

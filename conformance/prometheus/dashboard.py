@@ -50,7 +50,7 @@ def routers(folder):
     secret.write_text("a secret that two routers of a test share\n")
     for file in (keys, secret):
         file.chmod(0o600)
-    urls = [worker["url"] for worker in json.loads(get(f"{ANNOUNCED['admin']}/workers"))]
+    urls = [worker["url"] for worker in json.loads(get(f"{ANNOUNCED['admin']}/workers"))["workers"]]
     mesh = [fleet.free_port(), fleet.free_port()]
     started = []
     for at in (0, 1):

@@ -117,7 +117,7 @@ class Gateway(Process):
         self.url, self.admin = announced["listening"], announced["admin"]
 
     def workers(self):
-        return {worker["url"]: worker for worker in json.loads(get(f"{self.admin}/workers"))}
+        return {worker["url"]: worker for worker in json.loads(get(f"{self.admin}/workers"))["workers"]}
 
     def metric(self, name):
         rows = [line for line in get(f"{self.admin}/metrics").splitlines() if line.split("{")[0].split(" ")[0] == name]

@@ -48,6 +48,12 @@ pub struct WorkerCounts {
     pub cached_tokens: f64,
 }
 
+/// The answer of `GET /workers`.
+#[derive(Deserialize)]
+struct WorkerList {
+    workers: Vec<ListedWorker>,
+}
+
 /// A worker in `GET /workers`, as far as it is shown.
 #[derive(Deserialize)]
 struct ListedWorker {
@@ -65,7 +71,7 @@ impl FleetReading {
     pub async fn take(listener: &mut AdminListener) -> anyhow::Result<FleetReading> {
         let readiness = readiness(&listener.answer("/readyz").await?.1);
         let workers = listener.get("/workers").await?;
-        let workers: Vec<ListedWorker> =
+        let WorkerList { workers } =
             serde_json::from_str(&workers).context("the answer is not a warmroute admin listener's")?;
         let mut counts = read_counts(&listener.get("/metrics").await?);
         let mut workers: Vec<WorkerReading> =

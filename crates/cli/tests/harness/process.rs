@@ -167,7 +167,7 @@ impl Gateway {
     }
 
     pub fn workers(&self) -> Vec<Value> {
-        get(self.admin(), "/workers").json().as_array().unwrap().clone()
+        get(self.admin(), "/workers").json()["workers"].as_array().unwrap().clone()
     }
 
     /// Waits until exactly this many workers exist and are ready.

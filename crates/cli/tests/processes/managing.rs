@@ -27,7 +27,12 @@ fn adding_a_worker_can_wait_until_it_is_routable() {
     let gateway = Gateway::start(&[], &[]);
     let first = engine(&[]);
     let added = post(gateway.admin(), "/workers?wait=true", &json!({"url": first.url()}).to_string());
-    assert_eq!((added.status, &added.json()[0]["state"]), (200, &json!("ready")), "{}", added.text());
+    assert_eq!(
+        (added.status, &added.json()["workers"][0]["state"]),
+        (200, &json!("ready")),
+        "{}",
+        added.text()
+    );
     assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
 
     // An engine that is not there yet: the answer waits for it.
@@ -88,6 +93,28 @@ fn the_names_of_other_routers_work_on_the_client_listener_where_allowed() {
     let token = ["authorization: Bearer secret"];
     assert_eq!(call(guarded.url(), "POST", &path, &token).status, 200);
     assert_eq!(call(guarded.url(), "GET", "/list_workers", &token).json(), json!({"urls": [worker.url()]}));
+}
+
+/// The calls of slime and miles with sglang_router 0.3 and later: add by POST, list, delete by the listed `id`.
+#[test]
+fn rl_trainers_add_list_and_remove_their_engines() {
+    let (first, second) = (engine(&[]), engine(&[]));
+    let router = Gateway::start(&[], &["--client-worker-api", "open"]);
+    let add = |url: &str| {
+        let spec = json!({"url": url, "worker_type": "regular", "bootstrap_port": null, "priority": 50});
+        post(router.url(), "/workers", &spec.to_string())
+    };
+    let added = add(first.url());
+    assert_eq!((added.status, &added.json()["ignored"]), (202, &json!(["bootstrap_port", "priority"])));
+    assert_eq!(add(second.url()).status, 202);
+    router.wait_for_ready(2);
+    let listed = call(router.url(), "GET", "/workers", &[]).json()["workers"].clone();
+    let row = listed.as_array().unwrap().iter().find(|worker| worker["url"] == first.url()).unwrap().clone();
+    assert_eq!(row["id"], added.json()["worker_id"]);
+    let path = format!("/workers/{}", row["id"].as_str().unwrap());
+    assert_eq!(call(router.url(), "DELETE", &path, &[]).status, 200);
+    eventually("it has left", || (urls(router.url()) == [second.url()]).then_some(()));
+    assert_eq!(call(router.url(), "DELETE", &path, &[]).status, 404);
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn every_command_line_of_the_migration_guide_is_accepted() {
         let checked = run(&[&["check", &empty], &flags[..]].concat());
         assert!(checked.status.success(), "{line}: {}", String::from_utf8_lossy(&checked.stderr));
         let said = String::from_utf8_lossy(&checked.stdout).into_owned();
-        assert!(said.contains("10.0.0.1") || said.contains("engine.default.svc"), "{line}: {said}");
+        let workers = ["10.0.0.1", "engine.default.svc", "client-worker-api = \"open\""];
+        assert!(workers.iter().any(|one| said.contains(one)), "{line}: {said}");
     }
 }

@@ -149,10 +149,8 @@ fn workers_are_added_and_removed_by_the_admin_listener() {
     gateway.wait_for_ready(1);
     assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("other")).status, 404);
 
-    for (body, status) in
-        [("{}", 400), (r#"{"url":"nonsense"}"#, 400), (r#"{"url":"http://a","extra":1}"#, 400)]
-    {
-        assert_eq!(post(gateway.admin(), "/workers", body).status, status, "{body}");
+    for body in ["{}", r#"{"url":"nonsense"}"#, r#"{"url":"http://a","ranks":"many"}"#] {
+        assert_eq!(post(gateway.admin(), "/workers", body).status, 400, "{body}");
     }
     assert_eq!(
         Call::send(gateway.admin(), "DELETE", "/workers?url=http://nobody", &[], b"").finish().status,

@@ -9,6 +9,7 @@ mod caching;
 mod deadlines;
 mod encrypting;
 mod failing;
+mod generating;
 mod hanging;
 mod hardening;
 #[path = "../harness/mod.rs"]

@@ -11,6 +11,8 @@ pub enum Api {
     Responses,
     /// `/v1/messages`, Anthropic's
     Messages,
+    /// `/generate`, SGLang's own
+    Generate,
     /// Any other API with a JSON body, such as embeddings or rerank.
     Other,
 }
@@ -23,6 +25,7 @@ impl Api {
             "/v1/completions" => Api::Completions,
             "/v1/responses" => Api::Responses,
             "/v1/messages" => Api::Messages,
+            "/generate" => Api::Generate,
             _ => Api::Other,
         }
     }
@@ -37,6 +40,7 @@ impl Api {
             Api::Completions => "/v1/completions",
             Api::Responses => "/v1/responses",
             Api::Messages => "/v1/messages",
+            Api::Generate => "/generate",
             Api::Other => "",
         }
     }

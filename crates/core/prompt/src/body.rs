@@ -1,11 +1,14 @@
 //! Fields of a body that a router needs, as slices of the body.
 
+mod native_fields;
+
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::api::Api;
 use crate::json::{BadJson, Cursor, Kind, RawStr};
 use crate::json_path::{JsonPath, text_of};
+use native_fields::{MEDIA_FIELDS, NativeFields};
 
 /// Bytes per token without a measured rate: the usual figure for English text and code.
 pub(crate) const BYTES_PER_TOKEN: usize = 4;
@@ -22,6 +25,7 @@ pub struct Body<'a> {
     answer_max: [Option<&'a [u8]>; ANSWER_FIELDS.len()],
     /// `previous_response_id` and `conversation`, as raw values.
     continued: [Option<&'a [u8]>; 2],
+    native: NativeFields<'a>,
     /// `input` and `items`: lists of items in the Responses and Conversations APIs.
     listed: [Option<&'a [u8]>; 2],
     /// `store`, as its raw value.
@@ -78,7 +82,7 @@ pub(crate) const FRAME_FIELDS: [&str; 10] = [
 ];
 
 /// Fields by which a router decides, beside those that limit the answer or belong to the prompt.
-const DECIDING_FIELDS: [&str; 16] = [
+const DECIDING_FIELDS: [&str; 22] = [
     "model",
     "stream",
     "stream_options",
@@ -95,6 +99,12 @@ const DECIDING_FIELDS: [&str; 16] = [
     "background",
     "n",
     "best_of",
+    "text",
+    "input_ids",
+    "sampling_params",
+    "image_data",
+    "audio_data",
+    "video_data",
 ];
 
 /// All fields by which a router decides. Engines and proxies that read another one of two equal keys would get another
@@ -112,6 +122,8 @@ pub(crate) enum TurnsKey {
     Messages,
     Input,
     Prompt,
+    Text,
+    InputIds,
 }
 
 /// Raw values that make up the prompt.
@@ -125,8 +137,10 @@ pub(crate) struct PromptFields<'a> {
     pub tools: Option<&'a [u8]>,
     /// `system` (Anthropic) or `instructions` (Responses).
     pub system: Option<&'a [u8]>,
-    /// `messages`, `input` or `prompt`.
+    /// `messages`, `input`, `prompt`, `text` or `input_ids`.
     pub turns: Option<&'a [u8]>,
+    /// Media beside the turns, which `/generate` has.
+    pub media: [Option<&'a [u8]>; MEDIA_FIELDS.len()],
 }
 
 impl<'a> PromptFields<'a> {
@@ -188,6 +202,32 @@ impl<'a> Body<'a> {
         })?;
         cursor.end()?;
         Ok(body)
+    }
+
+    /// The body as this API's. `/generate` ignores the fields of the other APIs and has its prompt elsewhere.
+    pub fn of_api(self, api: Api) -> Body<'a> {
+        if api != Api::Generate {
+            return self;
+        }
+        let (turns_key, turns) = self.native.turns();
+        let turns = turns.map(only_one_of);
+        Body {
+            choices: [self.native.answers(), None],
+            answer_max: [self.native.answer_tokens(), None, None],
+            continued: [None; 2],
+            listed: [None; 2],
+            store: None,
+            is_background: false,
+            prompt: PromptFields {
+                tools: None,
+                system: None,
+                turns_key,
+                turns,
+                media: self.native.media,
+                ..self.prompt
+            },
+            ..self
+        }
     }
 
     /// The fields that were marked, in order. A repeated key is there each time.
@@ -259,6 +299,7 @@ impl<'a> Body<'a> {
             b"background" => self.is_background = is_true(value.value()?),
             b"n" => self.choices[0] = Some(value.value()?),
             b"best_of" => self.choices[1] = Some(value.value()?),
+            name if NativeFields::has(name) => self.native.set(name, value.value()?),
             b"cache_salt" => {
                 let before = value.clone();
                 self.salt_range = Some(value.value_range()?);
@@ -332,7 +373,7 @@ impl<'a> Body<'a> {
         let [tokens, completion, output] = self.answer_max;
         let known: &[Option<&[u8]>] = match api {
             Api::Chat => &[tokens, completion],
-            Api::Completions | Api::Messages => &[tokens],
+            Api::Completions | Api::Messages | Api::Generate => &[tokens],
             Api::Responses => &[output],
             Api::Other => &self.answer_max,
         };

@@ -78,6 +78,10 @@ fn write_head(body: &Body<'_>, sink: &mut impl Sink) {
             sink.push(value);
         }
     }
+    for medium in body.prompt.media.into_iter().flatten() {
+        sink.push(&[MEDIA]);
+        sink.push(&xxh3_64(medium).to_le_bytes());
+    }
     if let Some(tools) = body.prompt.tools.filter(|tools| *tools != b"[]" && *tools != b"null") {
         sink.push(&[TOOLS]);
         sink.push(tools);

@@ -48,6 +48,12 @@ impl Pools {
         self.unlisted.iter().any(|&worker| allows(within, worker)) || !self.all.has_any_of(within)
     }
 
+    /// The model of a fleet that serves only one.
+    pub fn only_model(&self) -> Option<Arc<str>> {
+        let mut models = self.by_model.keys();
+        models.next().filter(|_| self.any.is_empty() && models.next().is_none()).cloned()
+    }
+
     /// Whether workers served this model and all of them have left.
     pub fn is_departed(&self, model: Option<&str>) -> bool {
         model.is_some_and(|model| self.departed.contains(model))

@@ -146,6 +146,11 @@ impl Attempt {
         self.gateway.end_background(id, usage);
     }
 
+    /// Whether the engine counts tokens in `meta_info` and not in a usage.
+    pub(crate) fn returns_meta_info(&self) -> bool {
+        self.request.returns_meta_info
+    }
+
     /// The longest answer that the request allows, if limited.
     pub(crate) fn answer_tokens_max(&self) -> Option<u32> {
         self.request.answer_tokens_max

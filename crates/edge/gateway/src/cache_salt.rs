@@ -26,5 +26,5 @@ impl OptionValue for CacheSalt {
 
 /// Whether engines read `cache_salt` in this API.
 pub(crate) fn honours_salt(api: Api) -> bool {
-    matches!(api, Api::Chat | Api::Completions | Api::Responses)
+    matches!(api, Api::Chat | Api::Completions | Api::Responses | Api::Generate)
 }

@@ -27,8 +27,15 @@ impl OptionValue for CachedTokens {
     ];
 }
 
-/// Names of the objects that tell: every API's, and SGLang's with `return_cached_tokens_details`.
-const KEYS: [&[u8]; 2] = [b"\"usage\"", b"\"sglext\""];
+/// Names of the values that tell: every API's usage, SGLang's with `return_cached_tokens_details`, and those of its
+/// `meta_info`, which is too long to be read as a whole.
+const KEYS: [&[u8]; 4] = [b"\"usage\"", b"\"sglext\"", b"\"cached_tokens\"", b"\"cached_tokens_details\""];
+
+/// The beginning of names that speak of the cache.
+const CACHED: &[u8] = b"\"cached";
+
+/// Longer numbers are no count and pass unchanged.
+const DIGITS_MAX: usize = 20;
 
 /// Longer objects are no usage and pass unchanged.
 const USAGE_BYTES_MAX: usize = 4_096;
@@ -42,7 +49,7 @@ pub(crate) struct CachedTokensFilter {
 
 /// What stands after the key.
 enum Usage {
-    /// An object of this many bytes, key included.
+    /// An object or a number of this many bytes, key included.
     Whole(usize),
     /// More bytes are needed.
     Partial,
@@ -109,11 +116,22 @@ fn usage_at(bytes: &[u8], key_bytes: usize) -> Usage {
         match wanted {
             _ if byte.is_ascii_whitespace() => {}
             Some(b'{') if byte == b'{' => return object_at(bytes, at),
+            Some(b'{') if byte.is_ascii_digit() => return number_at(bytes, at),
             Some(next) if byte == next => wanted = values.next(),
             _ => return Usage::Other,
         }
     }
     if bytes.len() > USAGE_BYTES_MAX { Usage::Other } else { Usage::Partial }
+}
+
+/// The number that begins at `from`. It ends where something else begins.
+fn number_at(bytes: &[u8], from: usize) -> Usage {
+    let digits = bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    match from + digits < bytes.len() {
+        _ if digits > DIGITS_MAX => Usage::Other,
+        true => Usage::Whole(from + digits),
+        false => Usage::Partial,
+    }
 }
 
 /// The object that begins at `from`.
@@ -129,7 +147,13 @@ fn object_at(bytes: &[u8], from: usize) -> Usage {
 
 /// Writes a usage as if nothing had been cached. Anthropic's `input_tokens` excludes cached tokens, so they are added.
 fn rewrite(usage: &[u8], out: &mut Vec<u8>) {
-    let from = memchr::memchr(b'{', usage).unwrap_or(usage.len());
+    let is_of_cache = usage.starts_with(CACHED);
+    let Some(from) = memchr::memchr(b'{', usage) else {
+        let digits = usage.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        let (key, number) = usage.split_at(usage.len() - digits);
+        out.extend_from_slice(key);
+        return out.extend_from_slice(if is_of_cache { b"0" } else { number });
+    };
     let Ok(mut object) = serde_json::from_slice::<Map<String, Value>>(&usage[from..]) else {
         return out.extend_from_slice(usage);
     };
@@ -143,7 +167,7 @@ fn rewrite(usage: &[u8], out: &mut Vec<u8>) {
     if let Some(input) = object.get("input_tokens").and_then(Value::as_u64).filter(|_| moved > 0) {
         object.insert("input_tokens".to_owned(), Value::from(input.saturating_add(moved)));
     }
-    hide_in(&mut object, false);
+    hide_in(&mut object, is_of_cache);
     out.extend_from_slice(&usage[..from]);
     out.extend_from_slice(Value::Object(object).to_string().as_bytes());
 }
@@ -189,6 +213,11 @@ mod tests {
                 r#"{"sglext":{"cached_tokens_details":{"device":608,"host":0}},"usage":{"prompt_tokens":640}}"#,
                 r#"{"sglext":{"cached_tokens_details":{"device":0,"host":0}},"usage":{"prompt_tokens":640}}"#,
             ),
+            (
+                r#"{"text":"\"cached_tokens\":7,","meta_info":{"cached_tokens": 64,"cached_tokens_details":{"device":64}}}"#,
+                r#"{"text":"\"cached_tokens\":7,","meta_info":{"cached_tokens": 0,"cached_tokens_details":{"device":0}}}"#,
+            ),
+            (r#"{"cached_tokens":6"#, r#"{"cached_tokens":6"#),
             (r#"{"usage":null,"b":"usage","usage":5}"#, r#"{"usage":null,"b":"usage","usage":5}"#),
             (r#"{"usage":{"prompt_tokens":"#, r#"{"usage":{"prompt_tokens":"#),
         ] {

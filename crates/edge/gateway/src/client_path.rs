@@ -22,7 +22,8 @@ pub(crate) fn is_client_path(path: &str) -> bool {
     // A proxy in front of the worker may merge slashes.
     // Some servers cut a segment at a semicolon, so that `..;` is `..` and `/v1/completions;a` is a known path.
     let is_odd = plain.contains("//") || plain.contains(';') || plain.contains(char::is_control);
-    let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);
+    let is_offered =
+        path.starts_with("/v1/") || ENGINE_PATHS.contains(&path) || Api::of_path(path) != Api::Other;
     let plain = plain.trim_end_matches('/');
     // An encoded spelling of a known path would reach a worker unparsed, bypassing routing and limits.
     let is_disguised =
@@ -58,6 +59,7 @@ mod tests {
             "/v1/embeddings",
             "/v1/new/thing",
             "/tokenize",
+            "/generate",
             "/v1/files/a..b",
             "/v1/files/x%2Fy",
             "/v1/100%25%",
@@ -75,6 +77,9 @@ mod tests {
             "/metrics",
             "/fault",
             "/reset_prefix_cache",
+            "/generate/",
+            "/gener%61te",
+            "/generate_from_file",
             "/v1",
             "/v1/../metrics",
             "/v1/%2e%2e/fault",

@@ -54,7 +54,7 @@ const fn row(name: &'static str, default: FieldAction, effect: &'static str) -> 
 use FieldAction::{Drop, Pass, Refuse};
 
 /// All fields that are known to steer an engine.
-pub const ENGINE_FIELDS: [EngineField; 30] = [
+pub const ENGINE_FIELDS: [EngineField; 32] = [
     row(
         "kv_transfer_params",
         Drop,
@@ -81,6 +81,8 @@ pub const ENGINE_FIELDS: [EngineField; 30] = [
     row("routed_dp_rank", Drop, "chooses a rank (SGLang)"),
     row("dp_rank", Drop, "chooses a rank"),
     row("routing_key", Drop, "chooses an engine (SGLang)"),
+    row("http_worker_ipc", Drop, "names the process of the engine that gets the answer (SGLang)"),
+    row("encoder_urls", Drop, "names the servers that encode images (SGLang)"),
     row("nvext", Drop, "chooses engines, and adds annotations (Dynamo)"),
     row(
         "cache_hit_threshold",

@@ -216,7 +216,7 @@ pub(crate) async fn parse(
     }
     let paths = config.session_keys.paths();
     let marked = Body::read_with(bytes, paths, engine_fields::position);
-    let marked = marked.map_err(|bad| GatewayError::bad_json(bad, bytes))?;
+    let marked = marked.map_err(|bad| GatewayError::bad_json(bad, bytes))?.of_api(api);
     if let Some(field) = marked.repeated() {
         return Err(GatewayError::RepeatedField(field));
     }
@@ -224,7 +224,7 @@ pub(crate) async fn parse(
         return Ok(build(bytes, &marked, context).await);
     };
     let body = Body::read_with(&cleaned, paths, |_| None);
-    let body = body.map_err(|bad| GatewayError::bad_json(bad, &cleaned))?;
+    let body = body.map_err(|bad| GatewayError::bad_json(bad, &cleaned))?.of_api(api);
     let (request, outgoing) = build(&cleaned, &body, context).await;
     Ok((request, outgoing.changed()))
 }

@@ -58,6 +58,7 @@ mod limit_exchange;
 mod listener_limits;
 mod log_throttles;
 mod matching;
+mod meta_info;
 mod metrics;
 mod models;
 mod open_connections;

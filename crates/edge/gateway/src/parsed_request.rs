@@ -48,6 +48,8 @@ pub(crate) struct ParsedRequest {
     pub silence: Silence,
     /// Streamed, or as one document.
     pub delivery: Delivery,
+    /// The engine counts tokens in `meta_info` and not in a usage.
+    pub returns_meta_info: bool,
     /// The gateway requested the stream's usage. The client did not and must not see it.
     pub usage_injected: bool,
     /// The tenant's cache salt, which replaces the client's.
@@ -97,6 +99,7 @@ impl Default for ParsedRequest {
             is_single: false,
             silence: Silence::MeansNothing,
             delivery: Delivery::Whole,
+            returns_meta_info: false,
             usage_injected: false,
             cache_salt: None,
             cached_tokens: CachedTokens::Shown,
@@ -121,7 +124,10 @@ impl ParsedRequest {
         let ParseContext { api, headers, gateway, config, tenant, usage } = context;
         let needs = |what: fn(&Standard) -> bool| gateway.router.inspect().needs(what);
         let named = body.model();
+        // Clients of `/generate` name no model.
+        let only = if api == Api::Generate { gateway.router.inspect().only_model() } else { None };
         let model = named.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
+        let model = model.or(only.as_deref());
         // A prompt that continues a stored one, or several prompts, cannot be looked up.
         let is_one_prompt = body.has_one_prompt() && !body.continues_another();
         let needs_overlap = needs(Standard::needs_overlap) && api != Api::Other;
@@ -172,6 +178,7 @@ impl ParsedRequest {
                 _ => Silence::MeansNothing,
             },
             delivery: if body.is_stream() { Delivery::Streamed } else { Delivery::Whole },
+            returns_meta_info: api == Api::Generate,
             usage_injected: injects,
             cache_salt,
             cached_tokens: cached_tokens_for(tenant, config),

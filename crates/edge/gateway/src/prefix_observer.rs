@@ -166,6 +166,7 @@ fn compare(observed: &ObservedPrompt, bytes: &Bytes, watch: &Mutex<PrefixWatch>,
     // The body was read before it was sent.
     let Ok(body) = Body::read(bytes) else { return };
     let ObservedPrompt { model, api, session, salt, at, .. } = observed;
+    let body = body.of_api(*api);
     let salt = body.salt().map_or(*salt, |own| xxh3_64_with_seed(&own, *salt));
     let prompt = WatchedPrompt { model, api: *api, body: &body, session: *session, salt };
     // Before the lock, for which `GET /metrics` waits.

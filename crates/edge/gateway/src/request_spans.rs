@@ -275,6 +275,7 @@ fn route_of(path: &str) -> Option<&'static str> {
         Api::Completions => Some("/v1/completions"),
         Api::Responses => Some("/v1/responses"),
         Api::Messages => Some("/v1/messages"),
+        Api::Generate => Some("/generate"),
         Api::Other if path.starts_with("/v1/models/") => Some("/v1/models/{model}"),
         Api::Other => ROUTES.into_iter().find(|route| *route == path),
     }
@@ -283,7 +284,7 @@ fn route_of(path: &str) -> Option<&'static str> {
 fn operation_of(api: Api, path: &str) -> Option<&'static str> {
     match api {
         Api::Chat | Api::Responses | Api::Messages => Some("chat"),
-        Api::Completions => Some("text_completion"),
+        Api::Completions | Api::Generate => Some("text_completion"),
         Api::Other => (path == "/v1/embeddings").then_some("embeddings"),
     }
 }

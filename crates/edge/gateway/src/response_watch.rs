@@ -7,6 +7,7 @@ use crate::attempt::Attempt;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::first_token::FirstToken;
 use crate::id_watch::IdWatch;
+use crate::meta_info::{Counting, MetaInfoWatch};
 use crate::permit::Permit;
 use crate::status_class::StatusClass;
 use crate::usage::UsageWatch;
@@ -55,15 +56,12 @@ impl ResponseWatch {
         let first_token = is_stream.then(FirstToken::default);
         let is_stored = outcome == AttemptOutcome::Ok && attempt.stores_response();
         let stored_id = is_stored.then(IdWatch::default);
-        ResponseWatch {
-            attempt,
-            first_token,
-            usage: UsageWatch::default(),
-            streamed_before: 0,
-            stored_id,
-            stored: None,
-            permit,
-        }
+        let usage = match (attempt.returns_meta_info(), framing) {
+            (false, _) => UsageWatch::default(),
+            (true, Framing::Events) => UsageWatch::of_meta_info(MetaInfoWatch::new(Counting::Largest)),
+            (true, Framing::Document) => UsageWatch::of_meta_info(MetaInfoWatch::new(Counting::Sum)),
+        };
+        ResponseWatch { attempt, first_token, usage, streamed_before: 0, stored_id, stored: None, permit }
     }
 
     /// Counts the tokens that workers before have streamed.

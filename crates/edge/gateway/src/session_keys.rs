@@ -11,7 +11,7 @@ use warmroute_prompt::{Body, JsonPath};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Headers that name one conversation or one run of an agent.
-const SESSION_HEADERS: [&str; 8] = [
+const SESSION_HEADERS: [&str; 9] = [
     "x-session-id",
     "x-claude-code-session-id",
     "session-id",
@@ -20,6 +20,7 @@ const SESSION_HEADERS: [&str; 8] = [
     "x-opencode-session",
     "x-openwebui-chat-id",
     "x-litellm-session-id",
+    "x-smg-routing-key",
 ];
 
 /// Fields of bodies that do.

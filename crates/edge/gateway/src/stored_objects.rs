@@ -73,7 +73,7 @@ pub(crate) async fn settle(
         request.stored.named = Some(hash_of(reference.kind, &reference.id));
         // Fields of the body may name others, and the tenant must have all of them.
         request.stored.references.push(reference);
-    } else if matches!(api, Api::Chat | Api::Completions | Api::Messages) {
+    } else if matches!(api, Api::Chat | Api::Completions | Api::Messages | Api::Generate) {
         // These APIs do not know the fields.
         request.stored.references.clear();
         request.stored.item = None;

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use warmroute_types::Usage;
 
 use crate::event_splitter::{EventSplitter, is_named_error};
+use crate::meta_info::MetaInfoWatch;
 
 /// More than enough for the final event of a stream.
 const TAIL_BYTES: usize = 4_096;
@@ -41,6 +42,8 @@ pub(crate) struct UsageWatch {
     begun: Vec<u8>,
     totals: Totals,
     events: EventSizes,
+    /// Reads the counts of `/generate`, which has no usage.
+    meta_info: Option<MetaInfoWatch>,
 }
 
 /// Number and size of the events seen so far.
@@ -118,10 +121,18 @@ impl EventSizes {
 }
 
 impl UsageWatch {
+    /// Reads `meta_info` in place of a usage.
+    pub(crate) fn of_meta_info(watch: MetaInfoWatch) -> UsageWatch {
+        UsageWatch { meta_info: Some(watch), ..UsageWatch::default() }
+    }
+
     /// Adds a chunk of the response.
     pub(crate) fn observe(&mut self, chunk: &[u8]) {
         self.events.observe(chunk);
-        self.search(chunk);
+        match &mut self.meta_info {
+            Some(watch) => watch.observe(chunk),
+            None => self.search(chunk),
+        }
         let end = &chunk[chunk.len().saturating_sub(TAIL_BYTES)..];
         if self.tail.len() + end.len() > 2 * TAIL_BYTES {
             let surplus = (self.tail.len() + end.len()).saturating_sub(TAIL_BYTES).min(self.tail.len());
@@ -174,7 +185,11 @@ impl UsageWatch {
 
     /// Approximate output tokens of a stream that does not report them.
     pub(crate) fn streamed_tokens(&self) -> u32 {
-        self.events.tokens()
+        // Each event repeats the text so far, so bytes say nothing.
+        match &self.meta_info {
+            Some(watch) => watch.output_tokens().max(self.events.count),
+            None => self.events.tokens(),
+        }
     }
 
     /// Whether the stream contains the final event of its API.
@@ -209,6 +224,11 @@ impl UsageWatch {
 
     /// The usage that the response reported, if it ends here; `None` if the prompt's tokens were not reported.
     pub(crate) fn read(&self) -> Option<Usage> {
+        if let Some(usage) = self.meta_info.as_ref().and_then(MetaInfoWatch::read) {
+            // Events of several answers each have the counts of one. Every event has a token, except `[DONE]`.
+            let output_tokens = usage.output_tokens.max(self.events.count.saturating_sub(1));
+            return Some(Usage { output_tokens, ..usage });
+        }
         // A usage may stand within an object that was never completed.
         let mut totals = self.totals;
         totals.take_usages(&self.begun, Follows::Nothing);

@@ -98,6 +98,9 @@ impl Renderer {
         match (api, fields.turns_key) {
             (Api::Chat, TurnsKey::Messages) => self.chat(fields, unix_s, text),
             (Api::Completions, TurnsKey::Prompt) => completion(fields, text),
+            // What the engine makes of media beside the text is not known.
+            (Api::Generate, _) if fields.media.iter().any(Option::is_some) => Err(Unrendered::Shape),
+            (Api::Generate, TurnsKey::Text | TurnsKey::InputIds) => completion(fields, text),
             (Api::Other, _) => Err(Unrendered::Api),
             _ => Err(Unrendered::Shape),
         }

@@ -69,6 +69,8 @@ impl FieldPath {
             TurnsKey::Messages => "messages",
             TurnsKey::Input => "input",
             TurnsKey::Prompt => "prompt",
+            TurnsKey::Text => "text",
+            TurnsKey::InputIds => "input_ids",
         };
         FieldPath::new(Field::Turns, name)
     }

@@ -1,5 +1,7 @@
 //! Views of the router that change nothing.
 
+use std::sync::Arc;
+
 use warmroute_fleet::{LatencyView, Worker, WorkerView};
 use warmroute_index::{Digester, PrefixHead, RootKey};
 use warmroute_peers::StoredResponse;
@@ -81,6 +83,11 @@ impl<'a, P: Policy> Inspect<'a, P> {
             Err(NoRoute::UnknownModel) if !pools.is_departed(model) => Vacancy::UnknownModel,
             Err(_) => Vacancy::NoWorker,
         }
+    }
+
+    /// The model of a fleet that serves only one.
+    pub fn only_model(&self) -> Option<Arc<str>> {
+        self.router.pools.read().only_model()
     }
 
     /// Where the response or conversation with this hashed identifier is stored, and for whom.

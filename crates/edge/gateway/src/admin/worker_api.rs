@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GET /workers`, `GET /list_workers` | lists workers; the second only their URLs |
 //! | `POST /workers`, `POST /add_worker?url=` | adds a worker; with `wait=true`, and for `/add_worker`, answers when it is routable |
-//! | `DELETE /workers?url=`, `DELETE /workers/URL`, `POST /remove_worker?url=` | drains a worker and removes it |
+//! | `DELETE /workers?url=`, `DELETE /workers/ID`, `DELETE /workers/URL`, `POST /remove_worker?url=` | drains a worker and removes it |
 //! | `POST /flush_cache` | empties the caches of all engines, and what the router presumes about them |
 //! | `POST /finish_session` | accepted; sessions have no state here |
 //!
@@ -69,7 +69,7 @@ pub(super) async fn answer(gateway: &Arc<Gateway>, parts: &Parts, body: Incoming
             }
         },
         (&Method::DELETE, _) if path.starts_with("/workers/") => {
-            workers::remove_url(gateway, &percent_decoded(&path["/workers/".len()..]), None)
+            workers::remove_named(gateway, &percent_decoded(&path["/workers/".len()..]))
         }
         (&Method::POST, "/flush_cache") => flush::flush_all(gateway).await,
         (&Method::POST, "/finish_session") => Ok(as_json(&json!({"status": "ok"}))),
@@ -105,7 +105,7 @@ async fn add(gateway: &Arc<Gateway>, spec: WorkerSpec, wait: Option<Duration>) -
         }
         None => StatusCode::ACCEPTED,
     };
-    let mut response = as_json(&workers::list(gateway));
+    let mut response = as_json(&workers::list_with_added(gateway, &spec));
     *response.status_mut() = status;
     Ok(response)
 }

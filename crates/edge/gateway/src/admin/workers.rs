@@ -1,9 +1,10 @@
 //! `/workers`: lists, adds and removes workers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use http::StatusCode;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use warmroute_fleet::{FleetFull, Models, WorkerView};
 use warmroute_prompt::Api;
@@ -11,13 +12,14 @@ use warmroute_router::{Change, FeedReport};
 use warmroute_tokens::parity::PresumedApi;
 use warmroute_types::{Address, CacheView, MAX_WORKERS, base_url, mask_url, redact_values};
 use warmroute_wire::percent_decoded;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
 
-/// The body of `POST /workers`.
+/// The body of `POST /workers`. Clients of other routers send fields that mean nothing here; the answer names them.
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object with the key `url`")]
+#[serde(expecting = "an object with the key `url`")]
 pub(super) struct WorkerSpec {
     pub url: String,
     /// Data-parallel ranks behind the URL; each becomes a worker.
@@ -28,6 +30,8 @@ pub(super) struct WorkerSpec {
     pub wait: Option<bool>,
     /// Sent by clients of SMG. Workers of other types than `regular` are for disaggregated serving.
     worker_type: Option<String>,
+    #[serde(flatten)]
+    ignored: BTreeMap<String, IgnoredAny>,
 }
 
 impl WorkerSpec {
@@ -54,7 +58,23 @@ const CACHED_TOKENS_HINT: &str = "unknown: no response has reported cached token
 const NOT_QUERIED: &str = "KV events not checked yet: kv-events is off, or the worker is not ready";
 
 pub(super) fn list(gateway: &Gateway) -> Value {
-    gateway.router.inspect().workers().iter().map(|view| describe(gateway, view)).collect()
+    let workers: Value =
+        gateway.router.inspect().workers().iter().map(|view| describe(gateway, view)).collect();
+    json!({ "workers": workers })
+}
+
+/// The list, and what became of a worker that was added.
+pub(super) fn list_with_added(gateway: &Gateway, spec: &WorkerSpec) -> Value {
+    let mut list = list(gateway);
+    list["worker_id"] = id_of(base_url(&spec.url)).into();
+    list["ignored"] = spec.ignored.keys().cloned().collect();
+    list
+}
+
+/// The identifier of the engine at a URL, which all its ranks share. It stays the same over restarts and is the same at
+/// every router.
+fn id_of(url: &str) -> String {
+    format!("{:016x}", xxh3_64(url.as_bytes()))
 }
 
 fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
@@ -71,6 +91,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
     let feed = gateway.router.inspect().feed_report(view.worker.id);
     let latency = gateway.router.inspect().latency(view.worker.id, gateway.now());
     json!({
+        "id": id_of(&view.worker.address.url),
         "url": view.worker.address.url,
         "rank": view.worker.address.rank,
         "model": models.first(),
@@ -182,6 +203,13 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> AdminResult {
     let rank =
         rank.transpose().map_err(|error| AdminError(StatusCode::BAD_REQUEST, format!("rank: {error}")))?;
     remove_url(gateway, &url, rank)
+}
+
+/// `DELETE /workers/…`, followed by the engine's identifier or its URL: drains and removes all its ranks.
+pub(super) fn remove_named(gateway: &Gateway, name: &str) -> AdminResult {
+    let workers = gateway.router.inspect().workers();
+    let mut urls = workers.iter().map(|view| &*view.worker.address.url);
+    remove_url(gateway, urls.find(|url| id_of(url) == name).unwrap_or(name), None)
 }
 
 /// Drains and removes one rank or all ranks of a URL.

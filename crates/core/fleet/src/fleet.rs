@@ -346,6 +346,11 @@ impl Fleet {
         self.load(worker).cache_belief.revise(CacheBelief::reset);
     }
 
+    /// Records that the worker's cache is empty: what was computed before evicts nothing.
+    pub fn clear_churn(&self, worker: WorkerId) {
+        self.queue(worker).clear_churn();
+    }
+
     /// Milliseconds until a worker can begin with a request for this adapter; zero if it holds the adapter. Adapters are
     /// hashes of their names.
     pub fn adapter_load_ms(&self, worker: WorkerId, adapter: u64, now: Micros) -> f32 {
@@ -434,6 +439,11 @@ impl Fleet {
     #[inline]
     pub fn forecast(&self, worker: WorkerId, now: Micros) -> QueueForecast {
         self.queue(worker).forecast(now)
+    }
+
+    /// Prompt tokens computed lately on the worker, as a share of its KV cache; `None` while its size is not known.
+    pub fn cache_churn(&self, worker: WorkerId, now: Micros) -> Option<f32> {
+        self.queue(worker).cache_churn(now)
     }
 
     /// The learned prefill cost of one kind of engine: see [`QueueForecast::kind`]. One worker takes

@@ -90,7 +90,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             if !self.is_well() || is_due(self.last_health, self.config.health_interval) {
                 self.check_health().await;
             }
-            if self.is_well() {
+            if self.is_serving() {
                 self.check_load().await;
                 if is_due(self.last_models, MODELS_INTERVAL) {
                     self.check_models().await;
@@ -111,6 +111,11 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
     /// interval.
     fn is_well(&self) -> bool {
         self.state() == WorkerState::Ready && self.last_problem.is_empty()
+    }
+
+    /// Whether the worker may get requests, if only one for trial, and its last probe succeeded.
+    fn is_serving(&self) -> bool {
+        self.state().takes_requests() && self.last_problem.is_empty()
     }
 
     fn state(&self) -> WorkerState {

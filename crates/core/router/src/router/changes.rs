@@ -164,6 +164,7 @@ impl<P: Policy> Router<P> {
     /// Clears the cache of a restarted engine. Predictions for the old cache do not count for the new one.
     fn empty(&self, worker: &Worker) {
         self.fleet.clear_adapters(worker.id);
+        self.fleet.clear_churn(worker.id);
         worker_ingest::forget(&self.index, worker.id);
         self.reported.emptied(worker.id);
         self.fleet.revise(worker, |belief| CacheBelief { generation: belief.reset().generation, ..belief });
@@ -174,6 +175,7 @@ impl<P: Policy> Router<P> {
         worker_ingest::forget(&self.index, worker);
         self.reported.align(worker, None);
         self.fleet.forget_cache(worker);
+        self.fleet.clear_churn(worker);
         self.fleet.forget_adapters(worker);
         self.set_capacity(worker, self.config.index.presumed_tokens);
     }

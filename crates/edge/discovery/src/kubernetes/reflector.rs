@@ -267,7 +267,8 @@ impl<T: ApiObject> Reflector<T> {
         let bytes = frame.into_data().unwrap_or_default();
         self.apply(&mut stream.partial, &bytes)?;
         // Some bytes are no success yet: a watch that always ends after its first event would be opened without a pause.
-        if !is_short {
+        // Nor is the start of a line, which may be an error.
+        if !is_short && stream.partial.is_empty() {
             self.note_success();
         }
         self.stream = Some(stream);

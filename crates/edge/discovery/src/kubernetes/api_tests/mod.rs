@@ -264,8 +264,8 @@ async fn watches_that_end_after_an_event_are_opened_ever_less_often() {
     for _ in 0..5 {
         watching.api.request(&["watch=true"]).await;
     }
-    // After at least half of 100, 200, 400 and 800 ms.
-    assert!(begun.elapsed() >= Duration::from_millis(750), "{:?}", begun.elapsed());
+    // After at least half of 50, 100, 200 and 400 ms.
+    assert!(begun.elapsed() >= Duration::from_millis(375), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

@@ -532,13 +532,13 @@ impl PrefillQueue {
         self.streamed_us.store(streamed.map_or(0, |first| first.us), Relaxed);
     }
 
-    /// The slot is reused by another engine: it starts with this latency model, at the fleet's speed. Allocates what
-    /// requests need.
+    /// The slot is reused by another engine: it starts with this latency model, at the fleet's speed. Prompts of the
+    /// former one may still be in flight and teach nothing. Allocates what requests need.
     pub(crate) fn forget(&self, kind: u8) {
         let mut state = self.state.lock();
         state.relative_latency = RelativeLatency::ONE;
         state.steps.clear();
-        state.is_disturbed = false;
+        state.is_disturbed = !state.prompts.is_empty();
         state.prompts.reserve(PROMPTS_USUAL);
         state.steps.reserve(STEPS_USUAL);
         self.kind.store(kind, Relaxed);

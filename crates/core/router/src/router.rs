@@ -1,6 +1,6 @@
 //! The router: pools of workers by model, a policy, and the verbs `route`, `observe` and `apply`.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -66,6 +66,8 @@ pub struct Router<P> {
     /// Concurrency limit of a worker, in requests.
     in_flight_max: AtomicU32,
     pools: RwLock<Pools>,
+    /// Workers that have joined so far.
+    joins: AtomicU64,
     /// Held while the fleet's members change, one change after another. Decisions do not take it.
     changes: Mutex<()>,
     /// By worker index: held while the cache of a slot is cleared for its next worker.
@@ -103,6 +105,7 @@ impl<P: Policy> Router<P> {
             in_flight_max: AtomicU32::new(config.in_flight_max),
             config,
             pools: RwLock::default(),
+            joins: AtomicU64::new(0),
             changes: Mutex::default(),
             clears: (0..MAX_WORKERS).map(|_| Mutex::default()).collect(),
             peer_bookings: RwLock::default(),

@@ -79,6 +79,15 @@ impl AdmissionConfig {
         }
     }
 
+    /// Whether a waiting request should be routed. One whose model no worker lists waits on: it came when no worker was
+    /// ready, and workers of other models may wake first.
+    pub(crate) fn may_wake(&self, vacancy: Vacancy) -> bool {
+        match vacancy {
+            Vacancy::UnknownModel => !self.waits_for_workers(),
+            vacancy => self.may_route(vacancy),
+        }
+    }
+
     fn for_admission(&self) -> warmroute_admission::Config {
         warmroute_admission::Config {
             running_max: self.running_max,
@@ -139,15 +148,19 @@ pub(crate) struct Waiter {
     pub model: Option<String>,
     /// Workers that the request cannot use, even if they have room.
     pub avoid: Vec<WorkerId>,
+    /// The number of joins when `avoid` was made. After a later one an id may be another worker's.
+    pub joins: u64,
     /// The group of workers to which it is limited.
     pub within: Option<Arc<WorkerGroup>>,
     pub wake: oneshot::Sender<()>,
 }
 
 impl Waiter {
-    /// The workers that the request may use.
-    pub(crate) fn usable(&self) -> Usable<'_> {
-        Usable { avoid: &self.avoid, within: self.within.as_deref() }
+    /// The workers that the request may use, after this number of joins. A list from before a join is not used: the
+    /// request is woken and makes a new one.
+    pub(crate) fn usable(&self, joins: u64) -> Usable<'_> {
+        let avoid = if joins == self.joins { &self.avoid[..] } else { &[] };
+        Usable { avoid, within: self.within.as_deref() }
     }
 }
 
@@ -247,13 +260,15 @@ impl AdmissionGate {
         })
     }
 
-    /// The route of a request for this model that cannot use some workers.
-    pub(crate) fn route(&self, model: Option<&str>, usable: Usable<'_>) -> u64 {
+    /// The route of a request for this model that cannot use some workers, whose ids are those after this number of joins.
+    pub(crate) fn route(&self, model: Option<&str>, usable: Usable<'_>, joins: u64) -> u64 {
         let model = model.map_or(0, |model| self.seeded_hash(model.as_bytes()));
         let group =
             usable.within.map_or(model, |group| xxh3_64_with_seed(&group.number().to_le_bytes(), model));
         let also = |route: u64, worker: &WorkerId| xxh3_64_with_seed(&worker.0.to_le_bytes(), route);
-        usable.avoid.iter().fold(group, also)
+        let start =
+            if usable.avoid.is_empty() { group } else { xxh3_64_with_seed(&joins.to_le_bytes(), group) };
+        usable.avoid.iter().fold(start, also)
     }
 
     /// Hashes a name that a client may have chosen.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use warmroute_admission::TtftBudget;
 use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
-use warmroute_router::Decision;
+use warmroute_router::{Decision, Vacancy};
 use warmroute_types::{Micros, WorkerId};
 
 use crate::attempt::{Attempt, blame_worker, suspect_worker};
@@ -228,18 +228,25 @@ impl Dispatch {
     }
 
     /// Whether to wait for a worker instead of refusing the request. A worker that vanished between admission and routing
-    /// is waited for once.
+    /// is waited for, and a paused one once.
     fn may_wait(&mut self, refusal: &GatewayError) -> bool {
-        let is_untried = self.failed_workers.is_empty() && !self.has_waited;
-        let waits_for_workers = self.config.admission.waits_for_workers() && is_untried;
+        let waits_for_workers = self.config.admission.waits_for_workers() && self.failed_workers.is_empty();
         match refusal {
             GatewayError::WorkersFull => self.permit.is_some(),
             GatewayError::NotReady if waits_for_workers && self.permit.is_some() => {
-                self.has_waited = true;
-                true
+                !std::mem::replace(&mut self.has_waited, true) || self.has_no_worker()
             }
             _ => false,
         }
+    }
+
+    /// Whether no worker that the request may use is ready.
+    fn has_no_worker(&self) -> bool {
+        let request = &self.intake.request;
+        let vacancy = |avoid: Vec<WorkerId>| {
+            self.gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(&avoid))
+        };
+        self.excluded_workers().is_ok_and(|avoid| vacancy(avoid) == Vacancy::NoWorker)
     }
 
     /// Waits for a worker with room, after all usable workers turned out to be full or gone.

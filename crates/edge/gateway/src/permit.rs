@@ -161,8 +161,8 @@ async fn enter_or_queue(
 ) -> Result<Admitted, GatewayError> {
     let (gate, now) = (&gateway.admission_gate, gateway.now());
     let model = request.model.as_deref();
-    let usable = request.usable(avoid);
-    let ask = AdmissionRequest { route: gate.route(model, usable), ..ask };
+    let (usable, joins) = (request.usable(avoid), gateway.router.inspect().joins());
+    let ask = AdmissionRequest { route: gate.route(model, usable, joins), ..ask };
     let vacancy = gateway.router.inspect().vacancy(model, usable);
     let awaits_worker = vacancy == Vacancy::NoWorker && config.waits_for_workers();
     let deadline = now + if awaits_worker { config.wake_max } else { config.wait_max }.into();
@@ -172,7 +172,7 @@ async fn enter_or_queue(
     }
     let (wake, woken) = oneshot::channel();
     let (model_name, within) = (request.model.clone(), request.within.clone());
-    let waiter = Waiter { model: model_name, avoid: avoid.to_vec(), within, wake };
+    let waiter = Waiter { model: model_name, avoid: avoid.to_vec(), joins, within, wake };
     let (place, wait) = {
         let mut admission = gate.admission.lock();
         if admission.waiting_of(ask.tenant) >= shares.of_queue(config.waiting_max) {
@@ -230,10 +230,13 @@ fn queue_timeout(
 ) -> GatewayError {
     let waits_for_workers = gateway.config().admission.waits_for_workers();
     let vacancy = gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(avoid));
-    if waits_for_workers && vacancy == Vacancy::NoWorker {
-        return GatewayError::NoWorkerInTime { waited };
+    match vacancy {
+        Vacancy::NoWorker if waits_for_workers => GatewayError::NoWorkerInTime { waited },
+        Vacancy::UnknownModel if waits_for_workers => {
+            GatewayError::UnknownModel(request.model.clone().unwrap_or_default())
+        }
+        _ => GatewayError::QueueTimeout { waited, retry_after_s: retry_after_s(gateway) },
     }
-    GatewayError::QueueTimeout { waited, retry_after_s: retry_after_s(gateway) }
 }
 
 fn retry_after_s(gateway: &Gateway) -> u32 {
@@ -288,11 +291,13 @@ impl Permit {
         let gateway = Arc::clone(&self.gateway);
         let (gate, model) = (&gateway.admission_gate, request.model.as_deref());
         let Admitted { place, deadline } = self.admitted.take().ok_or(GatewayError::NotReady)?;
-        let admitted =
-            Admitted { place: place.on_route(gate.route(model, request.usable(&avoid))), deadline };
+        let (usable, joins) = (request.usable(&avoid), gateway.router.inspect().joins());
+        let admitted = Admitted { place: place.on_route(gate.route(model, usable, joins)), deadline };
+        let awaits_worker = gateway.router.inspect().vacancy(model, usable) == Vacancy::NoWorker;
+        let _counted = awaits_worker.then(|| gate.await_worker(model));
         let (wake, woken) = oneshot::channel();
         let (model_name, within) = (request.model.clone(), request.within.clone());
-        let waiter = Waiter { model: model_name, avoid: avoid.clone(), within, wake };
+        let waiter = Waiter { model: model_name, avoid: avoid.clone(), joins, within, wake };
         gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
         // The request no longer counts as running, so a worker may have room for it or for another one.
         gateway.admit_next();

@@ -27,6 +27,7 @@ impl<P: Policy> Router<P> {
         self.set_members();
         drop(change);
         if is_new {
+            self.joins.fetch_add(1, Relaxed);
             self.restore_worker(&worker);
         }
         Ok(worker)

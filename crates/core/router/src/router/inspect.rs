@@ -1,5 +1,7 @@
 //! Views of the router that change nothing.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use warmroute_fleet::{LatencyView, Worker, WorkerView};
 use warmroute_index::{Digester, PrefixHead, RootKey};
 use warmroute_peers::StoredResponse;
@@ -72,13 +74,25 @@ impl<'a, P: Policy> Inspect<'a, P> {
         self.router.groups.names_of(worker)
     }
 
-    /// Whether one of the workers that a request may use can take it now, if it is for this model.
+    /// Number of workers that have joined so far. A worker that joins may get the id of one that has left.
+    pub fn joins(&self) -> u64 {
+        self.router.joins.load(Relaxed)
+    }
+
+    /// Whether one of the workers that a request may use can take it now, if it is for this model. While none of them is
+    /// ready, an unlisted model is not unknown: its workers may come with the others.
     pub fn vacancy(&self, model: Option<&str>, usable: Usable<'_>) -> Vacancy {
         let pools = self.router.pools.read();
         let in_flight_max = self.router.in_flight_max_of(model);
         match pools.serving(model, usable.within) {
             Ok(pool) => pool.vacancy(&self.router.fleet, usable, in_flight_max),
-            Err(NoRoute::UnknownModel) if !pools.is_departed(model) => Vacancy::UnknownModel,
+            Err(NoRoute::UnknownModel) if !pools.is_departed(model) => {
+                match pools.serving(None, usable.within).map(|all| all.vacancy(&self.router.fleet, usable, 0))
+                {
+                    Ok(Vacancy::NoWorker) | Err(_) => Vacancy::NoWorker,
+                    Ok(_) => Vacancy::UnknownModel,
+                }
+            }
             Err(_) => Vacancy::NoWorker,
         }
     }

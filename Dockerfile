@@ -1,5 +1,5 @@
 # Built from source with nothing but rustc, cargo and gcc; run as an unprivileged user, without a shell.
-# Every instruction is replayed in a chroot by conformance/artefacts/run.
+# conformance/artefacts/run checks the instructions and puts the second stage together from Debian packages, without Docker.
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .

@@ -1,8 +1,8 @@
-"""Replays the instructions of the Dockerfile without a container engine: replay_dockerfile.py DOCKERFILE IMAGE BINARY.
+"""Puts the image of the Dockerfile together without a container engine: replay_dockerfile.py DOCKERFILE IMAGE BINARY.
 
-The build stage is what deploy/archive has done with the same command, so its RUN is compared with that command and its
-result is BINARY. The second stage becomes the folder IMAGE: the base image's packages from Debian, then each COPY. An
-instruction that this script does not know is an error.
+The build stage is not run. Its RUN is compared with the command of deploy/archive, whose result is BINARY. The second stage
+becomes the folder IMAGE: Debian's packages of the same names as the base image's, then each COPY. An instruction that this
+script does not know is an error.
 """
 
 import json

@@ -118,6 +118,13 @@ def saturation_is_per_model():
         raise Unkept(f"models {models}")
 
 
+def counts_each_worker_once():
+    query = next(panel["targets"][0]["expr"] for panel in panels() if panel["title"] == "Workers by state")
+    reported, shown = len(values("count by (worker) (warmroute_worker_state)")), sum(values(expanded(query)))
+    if shown != reported:
+        raise Unkept(f"{reported} workers, {shown} in the panel")
+
+
 def claims(gateways):
     yield "the dashboard is what deploy/grafana/generate writes", is_as_generated
     yield "it names only metrics of docs/metrics.md", names_only_documented_metrics
@@ -127,6 +134,7 @@ def claims(gateways):
         for target in panel["targets"]:
             name = f"{panel['title']}: {target['legendFormat']}"
             yield name, lambda query=target["expr"]: has_an_answer(query)
+    yield "a worker that two routers report counts once", counts_each_worker_once
     yield "reachable tokens are a share, and at least those expected", ratios_are_shares
     yield "saturation is counted for each model", saturation_is_per_model
 

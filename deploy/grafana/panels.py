@@ -57,9 +57,15 @@ def within(name, bound):
         "sum", (), f"rate({series(name, 'histogram', '_count')}[{RANGE}])", [name])
 
 
+def workers_by(name, label):
+    """Workers by a label. Every router has a series of each worker, so a worker counts once."""
+    each = gauge("max", name, "worker", label)
+    return over("sum", (label,), each.text, each.names)
+
+
 def busiest(name):
-    """The busiest worker's gauge over the mean; summed over routers first, because each sees its own requests."""
-    each = gauge("sum", name, "worker").text
+    """The busiest worker's gauge over the mean. Routers that share all report the load of all of them."""
+    each = gauge("max", name, "worker").text
     return Query(f"max({each}) / avg({each})", [name])
 
 
@@ -71,8 +77,8 @@ def ratio(part, whole, *by):
 ROWS = [
     ("Fleet", [
         ("Requests per second", "reqps", {"{{outcome}}": rate("warmroute_requests_total", "outcome")}),
-        ("Workers by state", "short", {"{{state}}": gauge("sum", "warmroute_worker_state", "state")}),
-        ("Requests in flight by worker", "short", {"{{worker}}": gauge("sum", "warmroute_worker_requests_active", "worker")}),
+        ("Workers by state", "short", {"{{state}}": workers_by("warmroute_worker_state", "state")}),
+        ("Requests in flight by worker", "short", {"{{worker}}": gauge("max", "warmroute_worker_requests_active", "worker")}),
         ("KV use by worker", "percentunit", {"{{worker}}": gauge("max", "warmroute_worker_kv_use", "worker")}),
     ]),
     ("Cache hits", [

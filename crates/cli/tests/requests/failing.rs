@@ -112,8 +112,10 @@ fn a_stream_that_ends_well_framed_in_the_middle_of_its_answer_is_broken_off() {
         ("/v1/completions", "data: {\"choices\":[{\"text\":\"b\",\"finish_reason\":null}]}\n\n", false),
         ("/v1/chat/completions", STOP, true),
         ("/v1/chat/completions", "data: [DONE]\n\n", true),
-        // Engines without a final event of this API exist.
-        ("/v1/messages", "", true),
+        ("/v1/messages", "", false),
+        ("/v1/messages", "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n", true),
+        ("/v1/responses", "", false),
+        ("/v1/responses", "data: {\"type\":\"response.completed\"}\n\n", true),
     ] {
         for flags in [&[][..], &["--continue-streams"]] {
             let folder = TempFolder::new("broken-off");

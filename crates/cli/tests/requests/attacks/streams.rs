@@ -88,7 +88,7 @@ fn no_text_ends_a_stream_and_no_stream_ends_silently_in_its_middle() {
             // A half event need not reach the client.
             let passed = &events[..events.rfind("\n\n").unwrap() + 2];
             assert!(text.starts_with(passed), "{what}: {text:.300}");
-            assert_eq!(text[passed.len()..].contains("worker_failed"), !is_whole, "{what}");
+            assert_eq!(text[passed.len()..].contains("The worker failed in the middle"), !is_whole, "{what}");
             gateway.wait_for_idle();
             let outcome = if is_whole { "ok" } else { "failed" };
             let counted =

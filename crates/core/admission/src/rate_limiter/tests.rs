@@ -116,8 +116,8 @@ fn absurd_usage_does_not_block_a_key_forever() {
         let mut lied = rate_limiter.reserve(1, FEW_TOKENS, of(prompt, Some(0)), Micros::ZERO).unwrap();
         rate_limiter.extend(&mut lied, u32::MAX);
         rate_limiter.settle(&lied, u32::MAX);
-        let exceeded = rate_limiter.reserve(1, FEW_TOKENS, of(0, Some(0)), Micros::ZERO).unwrap_err();
-        assert_eq!(exceeded.retry_after_s, worst_s - 60, "a minute's worth was there");
+        let exceeded = rate_limiter.reserve(1, FEW_TOKENS, of(1, Some(0)), Micros::ZERO).unwrap_err();
+        assert_eq!(exceeded.retry_after_s, worst_s - 60 + 1, "a minute's worth was there, and one is wanted");
     }
 }
 

@@ -48,6 +48,11 @@ impl Pools {
         self.unlisted.iter().any(|&worker| allows(within, worker)) || !self.all.has_any_of(within)
     }
 
+    /// Whether a worker lists this model, or did before it left.
+    pub fn lists(&self, model: &str) -> bool {
+        self.by_model.contains_key(model) || self.departed.contains(model)
+    }
+
     /// Whether workers served this model and all of them have left.
     pub fn is_departed(&self, model: Option<&str>) -> bool {
         model.is_some_and(|model| self.departed.contains(model))

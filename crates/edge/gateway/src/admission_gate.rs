@@ -115,6 +115,21 @@ impl Default for AdmissionConfig {
     }
 }
 
+/// What a request costs in the fair queue at least: about a short chat. A request without tokens (an upload, a read of a
+/// stored response, one that the worker refuses) takes a place too, and if that were free its tenant would always be the
+/// next.
+const COST_MIN_TOKENS: u32 = 256;
+
+/// What a second in a place costs at least: about what an engine computes for one request meanwhile.
+const COST_PER_S_TOKENS: f64 = 64.0;
+
+/// The cost of a request that was charged these tokens and had its place for this long.
+pub(crate) fn place_cost(tokens: u32, held: Micros) -> u32 {
+    // A float beyond the type's range saturates.
+    let time = (held.as_secs_f64() * COST_PER_S_TOKENS) as u32;
+    tokens.max(time).max(COST_MIN_TOKENS)
+}
+
 /// Histogram buckets of queue waits, in seconds.
 const WAIT_BUCKETS_S: [f64; 10] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
 
@@ -224,7 +239,7 @@ impl AdmissionGate {
         AdmissionRequest {
             class: self.class_of(config, headers, tenant),
             tenant: self.tenant_id(config, headers, tenant),
-            cost: prompt_tokens,
+            cost: place_cost(prompt_tokens, Micros::ZERO),
             route: 0,
             due: None,
         }

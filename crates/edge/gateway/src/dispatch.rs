@@ -23,6 +23,7 @@ use crate::drain::Drain;
 use crate::early_lease::EarlyLease;
 use crate::fallback_response::{FallbackResponse, read_rejection};
 use crate::first_byte_wait::FirstByteWait;
+use crate::framing::Framing;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::idle_timeout::earlier;
@@ -30,10 +31,9 @@ use crate::intake::{self, Intake, RequestBody};
 use crate::keys::Tenant;
 use crate::open_connections::OpenConnection;
 use crate::permit::{self, Entry, Permit};
-use crate::relay::{Continuation, EndMarker, Relay, RelayParams};
+use crate::relay::{Continuation, Relay, RelayParams};
 use crate::request_log::RequestLog;
 use crate::response_body::ResponseBody;
-use crate::response_watch::Framing;
 use crate::routing;
 use crate::started_response::{StartedResponse, read_first_chunk};
 use crate::status_class::StatusClass;
@@ -92,9 +92,10 @@ async fn read(
     tenant: Option<&Tenant>,
 ) -> Result<(Option<EarlyLease>, Intake), GatewayError> {
     let connection = parts.extensions.remove::<Arc<OpenConnection>>();
+    let named = stored_objects::named_object(&parts.method, parts.uri.path());
     let early = match body.is_end_stream() {
         true => Ok(None),
-        false => EarlyLease::take(gateway, &config.admission, &parts.headers, tenant).await,
+        false => EarlyLease::take(gateway, &config.admission, &parts.headers, tenant, named).await,
     };
     let early = match early {
         Ok(early) => early,
@@ -158,7 +159,8 @@ impl Dispatch {
         }
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
-        if intake.request.cached_tokens == CachedTokens::Hidden {
+        if intake.request.cached_tokens == CachedTokens::Hidden || intake.request.stored.named.is_some() {
+            // The gateway reads the answer.
             parts.headers.remove(header::ACCEPT_ENCODING);
         }
         headers::set_credentials(&mut parts.headers, &config, tenant);
@@ -512,13 +514,12 @@ impl Dispatch {
         if class != StatusClass::Normal || status.is_client_error() {
             self.log_worker_error(&attempt, status.as_u16(), "worker answered with an error");
         }
-        let end_marker = end_marker_of(started.head.headers());
         let head = self.client_head(started.head, &attempt.decision);
         let mut params = RelayParams {
             api: self.api,
             framing: Framing::of(&head.headers),
-            end_marker,
             outcome: AttemptOutcome::of(head.status),
+            status: head.status,
             class,
             usage_injected: self.intake.request.usage_injected,
             cached_tokens: self.intake.request.cached_tokens,
@@ -574,10 +575,4 @@ impl Drop for Dispatch {
         self.intake.release_body();
         drop(self.permit.take());
     }
-}
-
-fn end_marker_of(headers: &HeaderMap) -> EndMarker {
-    let is_framed =
-        headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING);
-    if is_framed { EndMarker::Framed } else { EndMarker::Closed }
 }

@@ -165,7 +165,9 @@ impl PickIntake {
         self.check_head().map_err(|error| self.refuse(error))?;
         if self.head.has_body {
             let (admission, tenant) = (&self.config.admission, self.tenant.as_deref());
-            let early = EarlyLease::take(&self.gateway, admission, &self.head.headers, tenant).await;
+            let path = self.head.path.split('?').next().unwrap_or_default();
+            let named = stored_objects::named_object(&self.head.method, path);
+            let early = EarlyLease::take(&self.gateway, admission, &self.head.headers, tenant, named).await;
             self.early = early.map_err(|error| self.refuse(error))?;
         }
         Ok(())

@@ -97,6 +97,12 @@ impl<'a, P: Policy> Inspect<'a, P> {
         }
     }
 
+    /// Whether a worker lists this model or did, or it has settings of its own.
+    pub fn lists_model(&self, model: &str) -> bool {
+        let rules = self.router.model_rules.read_recursive();
+        rules_of(&rules, Some(model)).is_some() || self.router.pools.read().lists(model)
+    }
+
     /// Where the response or conversation with this hashed identifier is stored, and for whom.
     pub fn stored_response(&self, id: u128) -> Option<StoredResponse> {
         self.router.stored.find(id)

@@ -12,6 +12,7 @@ use warmroute_types::WorkerId;
 use warmroute_types::{CacheView, MAX_WORKERS, Micros};
 
 use crate::adapter_names::AdapterNames;
+use crate::awaited_answers::AwaitedAnswers;
 use crate::decision::{Decision, NoRoute};
 use crate::model_rules::{ModelRuleTable, rules_of};
 use crate::outcome::{Observed, Outcome};
@@ -76,6 +77,8 @@ pub struct Router<P> {
     peer_bookings: RwLock<()>,
     reported: Reported,
     speculations: Speculations,
+    /// Answers that wait for the events of their prompts.
+    awaited_answers: AwaitedAnswers,
     sharing: OnceLock<Arc<Sharing>>,
     /// Names of LoRA adapters.
     adapters: AdapterNames,
@@ -111,6 +114,7 @@ impl<P: Policy> Router<P> {
             peer_bookings: RwLock::default(),
             reported: Reported::default(),
             speculations: Speculations::default(),
+            awaited_answers: AwaitedAnswers::default(),
             sharing: OnceLock::new(),
             adapters: AdapterNames::default(),
             stored: StoredResponses::default(),
@@ -300,6 +304,7 @@ impl<P: Policy> Router<P> {
 mod changes;
 mod feedback;
 mod inspect;
+mod late_events;
 mod peering;
 mod saving;
 mod sharing;

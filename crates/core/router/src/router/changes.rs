@@ -80,6 +80,7 @@ impl<P: Policy> Router<P> {
                 }
                 router.fleet.count_evicted(worker.id, evicted_blocks(&events));
                 router.learn_awaited_media(worker.id);
+                router.learn_awaited_answers(worker.id);
             }),
             Change::Emptied { worker } => self.of_member(&worker, |router| router.empty(&worker)),
             Change::Viewed { worker, view } => self.of_member(&worker, |router| router.view(&worker, view)),
@@ -95,16 +96,22 @@ impl<P: Policy> Router<P> {
             }
             Change::InFlightMax { requests } => self.in_flight_max.store(requests, Relaxed),
             Change::Restored { state, age, at } => self.restore(*state, at, age),
-            Change::EventsDue { at } => self.speculations.expire(at),
+            Change::EventsDue { at } => self.expire_awaited(at),
             Change::Expired { at } => self.expire(at),
         }
     }
 
     /// Expires presumptions and saved state.
     fn expire(&self, now: Micros) {
-        self.speculations.expire(now);
+        self.expire_awaited(now);
         self.unclaimed.expire(now, self.config.index.presumed_ttl);
         self.index.expire(now);
+    }
+
+    /// Gives up what waits for events that must have arrived.
+    fn expire_awaited(&self, now: Micros) {
+        self.speculations.expire(now);
+        self.awaited_answers.expire(now);
     }
 
     /// Runs `apply` unless the worker has left.

@@ -53,8 +53,8 @@ pub enum Command {
 #[derive(Args)]
 #[command(
     args_override_self = true,
-    after_help = "These are the essentials; --help shows all options.\n\n\
-        Example:\n  warmroute serve http://10.0.0.1:8000 http://10.0.0.2:8000",
+    after_help = "Example: warmroute serve http://10.0.0.1:8000 http://10.0.0.2:8000\n\
+        These are the essentials; --help shows all options: discovery, limits, TLS, several routers and more.",
     after_long_help = "\
 Every option is also a key of the configuration file, in the table named after its heading, and an environment \
 variable: WARMROUTE_ and its name. Flags override the environment, and the environment overrides the file.
@@ -326,6 +326,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    /// A screen of 30 lines, with the prompt before and after.
+    #[test]
+    fn the_short_help_fits_one_screen() {
+        let mut command = super::Cli::command();
+        for name in ["serve", "check", "doctor"] {
+            let help = command.find_subcommand_mut(name).unwrap().render_help().to_string();
+            assert!(help.lines().count() <= 28, "{name}: {}", help.lines().count());
+        }
     }
 
     /// Parses a command line of this program.

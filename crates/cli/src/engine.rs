@@ -1,12 +1,12 @@
 //! `warmroute engine`: one simulated engine as a process.
 
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
-use warmroute_operate::StopSignals;
+use warmroute_operate::{StopSignals, listen_error};
 use warmroute_replica::{Config, EventsConfig, PublisherMode, Tokenizer, serve, write_model};
 
 use crate::args::EngineArgs;
@@ -24,8 +24,8 @@ pub fn run(args: EngineArgs) -> anyhow::Result<()> {
     if let Some(folder) = &args.write_model {
         write_model(folder).with_context(|| format!("cannot write the model into {}", folder.display()))?;
     }
-    let address = (args.host, args.port);
-    let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address:?}"))?;
+    let address = SocketAddr::from((args.host, args.port));
+    let listener = TcpListener::bind(address).map_err(|error| listen_error(address, error))?;
     runtime(0)?.block_on(async {
         let mut stop = StopSignals::listen()?;
         let replica = serve(config, listener).await?;

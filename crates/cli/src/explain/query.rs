@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Uri};
 use serde_json::Value;
@@ -94,10 +94,22 @@ impl AdminListener {
         if status.is_success() {
             Ok(body)
         } else {
-            bail!("{}", refusal(&self.url, self.has_token, status, &body))
+            Err(Refused(refusal(&self.url, self.has_token, status, &body)).into())
         }
     }
 }
+
+/// The gateway answered and refused. Asking again changes nothing.
+#[derive(Debug)]
+pub struct Refused(String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 fn check_url(admin: &str) -> anyhow::Result<()> {
     let url: Uri = admin.parse().with_context(|| format!("--admin {admin}"))?;
@@ -118,6 +130,12 @@ fn refusal(admin: &str, has_token: bool, status: StatusCode, body: &str) -> Stri
         };
     }
     let answer: Value = serde_json::from_str(body).unwrap_or_default();
+    if answer["error"]["code"] == "unknown_url" {
+        return format!(
+            "{admin} is the client listener of a gateway: --admin takes the address of the admin listener, \
+             by default http://127.0.0.1:29000"
+        );
+    }
     match answer["error"]["message"].as_str() {
         Some(message) => format!("{message} ({status})"),
         None => format!("{admin} answers {status}: is it a warmroute admin listener?"),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::fleet_reading::FleetReading;
 use crate::args::StatusArgs;
-use crate::explain::query::AdminListener;
+use crate::explain::query::{AdminListener, Refused};
 use crate::output::print_line;
 
 /// How often a gateway is asked that is not ready yet.
@@ -31,7 +31,11 @@ async fn read(args: &StatusArgs) -> anyhow::Result<FleetReading> {
     let until = Instant::now().checked_add(args.wait.0).context("--wait: the time is too long")?;
     loop {
         let reading = FleetReading::take(&mut listener).await;
-        if Instant::now() >= until || reading.as_ref().is_ok_and(FleetReading::is_ready) {
+        let is_final = match &reading {
+            Ok(reading) => reading.is_ready(),
+            Err(error) => error.is::<Refused>(),
+        };
+        if is_final || Instant::now() >= until {
             return reading;
         }
         tokio::time::sleep(ASK_EVERY).await;

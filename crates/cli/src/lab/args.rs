@@ -130,8 +130,9 @@ pub struct TrafficArgs {
     /// MTRAG or LooGLE; plain or .zst
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Workload: b2b, codegen, reasoning, agentic, tenants, sharegpt, rag-before, rag-after, batch, short, unique,
-    /// one-hot-prefix, burst, azure, documents, follow-up, equal-queries or assistants
+    /// Workload: b2b, codegen, reasoning, agentic, coding-agents, tenants, sharegpt, rag-before, rag-after, batch,
+    /// short, unique, one-hot-prefix, burst, azure, documents, follow-up, equal-queries or assistants; docs/lab.md
+    /// describes them
     #[arg(long, value_name = "NAME")]
     pub workload: Option<Workload>,
     /// Multiplies the traffic's rate, or its number of clients

@@ -138,7 +138,7 @@ group! {
         /// Log level: error, warn, info, debug or trace [default: info]
         ///
         /// A filter such as warmroute_gateway=debug is accepted too.
-        #[arg(hide_short_help = false, value_name = "LEVEL")]
+        #[arg(value_name = "LEVEL")]
         log_level: String = Some("info".to_owned()),
         /// Format of log lines [default: text]
         #[arg(value_parser = named::<LogFormat>())]
@@ -200,10 +200,10 @@ group! {
         #[serde(deserialize_with = "one_or_many")]
         worker_urls: Vec<String> = None,
         /// TOML file with a list of [[workers]], read again when it changes
-        #[arg(hide_short_help = false, value_name = "FILE")]
+        #[arg(value_name = "FILE")]
         worker_file: PathBuf => sources.file,
         /// Host names whose A and AAAA records are engines, as http://NAME:PORT
-        #[arg(hide_short_help = false, value_name = "URL", num_args = 1.., value_delimiter = ',',)]
+        #[arg(value_name = "URL", num_args = 1.., value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         worker_dns: Vec<String> = None,
         /// How often to resolve --worker-dns [default: 10]
@@ -633,7 +633,7 @@ group! {
         /// Share state with peer routers: mesh, or redis://HOST:PORT
         ///
         /// Several Redis servers may be given; rediss:// is Redis over TLS.
-        #[arg(hide_short_help = false, value_name = "HOW", num_args = 1.., value_delimiter = ',',)]
+        #[arg(value_name = "HOW", num_args = 1.., value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         share: Vec<String> = Some(Vec::new()),
         /// File with the secret that all peers share. Further lines are accepted from peers too, for rotation

@@ -162,7 +162,7 @@ fn the_command_fails_with_a_plain_message() {
         (vec!["explain", "/no/such/file", "--admin", gateway.admin()], "cannot read /no/such/file"),
         (vec!["explain", "--admin", &format!("http://{nobody}")], "no gateway answers at http://"),
         (vec!["explain", "--admin", "gateway:1"], "expected http://HOST:PORT"),
-        (vec!["explain", "--admin", gateway.url()], "No such endpoint: /explain (404 Not Found)"),
+        (vec!["explain", "--admin", gateway.url()], "is the client listener of a gateway"),
     ] {
         let output = run(&args);
         let said = text(&output.stderr);

@@ -78,6 +78,26 @@ fn a_mistake_is_named_as_the_user_wrote_it() {
 }
 
 #[test]
+fn a_port_that_is_taken_and_a_path_without_v1_say_what_to_do() {
+    let gateway = Gateway::start(&[], &[]);
+    let port = gateway.url().rsplit(':').next().unwrap();
+    for args in [
+        vec!["engine", "--port", port],
+        vec!["serve", "--host", "127.0.0.1", "--port", port, "--admin-port", "0"],
+    ] {
+        let taken = run(&args);
+        let error = String::from_utf8_lossy(&taken.stderr).into_owned();
+        let expected = format!("error: cannot listen on 127.0.0.1:{port}: Address already in use");
+        assert!(error.contains(&expected) && error.contains("choose another port"), "{error}");
+    }
+    let without = post(gateway.url(), "/chat/completions", "{}");
+    assert_eq!(
+        (without.status, without.json()["error"]["message"].as_str()),
+        (404, Some("No such endpoint: /chat/completions; use /v1/chat/completions: base URLs end with /v1"))
+    );
+}
+
+#[test]
 fn variables_of_kubernetes_services_change_nothing() {
     let links = [
         ("WARMROUTE_SERVICE_HOST", "10.0.0.1"),

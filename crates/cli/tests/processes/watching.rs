@@ -44,6 +44,23 @@ fn status_says_by_its_exit_code_whether_the_gateway_is_ready() {
     assert!(text(&silent.stderr).contains("no gateway answers at http://127.0.0.1:1"));
 }
 
+/// What a wait cannot change: a wrong token, and the address of another listener.
+#[test]
+fn a_status_that_is_refused_does_not_wait() {
+    let gateway = Gateway::start(&[], &["--admin-token", "secret"]);
+    let began = std::time::Instant::now();
+    for (args, said) in [
+        (vec!["--admin", gateway.admin()], "requires its admin token"),
+        (vec!["--admin", gateway.admin(), "--admin-token", "other"], "refuses the admin token"),
+        (vec!["--admin", gateway.url()], "is the client listener of a gateway"),
+    ] {
+        let refused = run(&[&["status", "--wait", "10m"], &args[..]].concat());
+        assert!(!refused.status.success());
+        assert!(text(&refused.stderr).contains(said), "{}", text(&refused.stderr));
+    }
+    assert!(began.elapsed().as_secs() < 500);
+}
+
 #[test]
 fn top_prints_a_row_for_each_worker_and_needs_a_terminal_to_go_on() {
     let workers = [engine(&[]), engine(&[])];

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 use warmroute_admission::{Exceeded, Limit};
-use warmroute_prompt::BadJson;
+use warmroute_prompt::{Api, BadJson};
 use warmroute_router::NoRoute;
 use warmroute_types::Micros;
 
@@ -104,7 +104,7 @@ pub(crate) enum GatewayError {
     BadTtftBudget,
     #[error("{}; try again in {} s", limit_text(.0.limit), .0.retry_after_s)]
     RateLimited(Exceeded),
-    #[error("No such endpoint: {0}")]
+    #[error("No such endpoint: {}", with_hint(.0))]
     UnknownPath(String),
     #[error("{method} is not allowed for this endpoint; use {allowed}")]
     MethodNotAllowed { method: http::Method, allowed: &'static str },
@@ -126,6 +126,13 @@ pub(crate) enum GatewayError {
     RequestTimeout,
     #[error("The gateway is shutting down; send the request again")]
     ShuttingDown,
+}
+
+/// The path, and what a client meant whose base URL lacks `/v1`.
+fn with_hint(path: &str) -> String {
+    let meant = format!("/v1{path}");
+    let is_known = Api::of_path(&meant) != Api::Other || meant == "/v1/models" || meant == "/v1/embeddings";
+    if is_known { format!("{path}; use {meant}: base URLs end with /v1") } else { path.to_owned() }
 }
 
 /// Seconds with at most one digit after the point.

@@ -36,6 +36,7 @@ use crate::control::{ConfigReader, Control, InForce};
 use crate::file_limit::connections_within_limit;
 use crate::fingerprints::Fingerprints;
 use crate::handover::{Listeners, Opener, Purpose, address_of};
+use crate::listen_error::listen_error;
 use crate::plan::{Acceptors, PickerPlan, Plan};
 use crate::saved_state::{self, AgedState, StateWriter};
 
@@ -371,7 +372,7 @@ impl Startup {
             Some(inherited) => inherited,
             None => {
                 let bound = TcpListener::bind(address).await;
-                let bound = bound.with_context(|| format!("cannot listen on {address}"))?;
+                let bound = bound.map_err(|error| listen_error(address, error))?;
                 (bound.into_std()?, Opener::Gateway)
             }
         };

@@ -109,7 +109,8 @@ pub fn follow_sources(
 ) -> FollowedSources {
     if sources.is_empty() {
         tracing::warn!(
-            "no workers configured: set --worker-urls, --worker-file, --worker-dns or --service-discovery"
+            "no workers yet: name their URLs (warmroute serve http://HOST:8000), set --worker-file, --worker-dns or \
+             --service-discovery, or add them by POST /workers"
         );
     }
     let (sender, changed) = mpsc::unbounded_channel();

@@ -150,8 +150,8 @@ fn a_worker_with_failing_requests_and_healthy_probes_is_ejected_and_tried_one_re
 
 #[test]
 fn a_worker_that_waits_for_its_trial_is_still_observed() {
-    let failing = engine(&[]);
-    let gateway = Gateway::over(&[failing.url()], &[]);
+    let (failing, serving) = (engine(&[]), engine(&[]));
+    let gateway = Gateway::over(&[failing.url(), serving.url()], &["--policy", "round_robin"]);
     let fault = r#"{"kind":"reset"}"#;
     assert_eq!(post(failing.url(), "/fault", fault).status, 200);
     let state = || worker(&gateway, failing.url())["state"].clone();

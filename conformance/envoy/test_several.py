@@ -1,17 +1,20 @@
 """Several pools in one picker, several pickers at once, and their rolling update."""
 
+import copy
 import json
 import os
 import pathlib
+import re
 import threading
 import time
 
 import httpx
 import pytest
+import yaml
 
 from test_choice import CHATS, chat
 from test_failures import EVENTS, read_events
-from world import TIMEOUT_S, Envoy, Picker, eventually, observer, set_endpoints
+from world import HERE, TIMEOUT_S, Envoy, Picker, eventually, observer, set_endpoints
 
 
 class Port:
@@ -175,6 +178,40 @@ def test_a_rolling_update_of_the_pickers_fails_no_request(world, secret, tmp_pat
     asked, failed = traffic.stop()
     print(f"{asked} requests, 3 pickers replaced, {len(failed)} failed")
     assert not failed, f"{len(failed)} of {asked} failed: {failed[:5]}"
+
+
+def istio_entry():
+    """The route's entry for ext_proc in the EnvoyFilter of docs/kubernetes.md."""
+    text = (HERE / "../../docs/kubernetes.md").read_text()
+    blocks = [yaml.safe_load_all(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    (found,) = [document for block in blocks for document in block if document.get("kind") == "EnvoyFilter"]
+    return found["spec"]["configPatches"][0]["patch"]["value"]["typed_per_filter_config"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_istios_names_work_with_the_documented_envoyfilter(world, stream):
+    entry = istio_entry()
+    overrides = entry["envoy.filters.http.ext_proc"]["overrides"]
+    name = overrides["grpc_service"]["envoy_grpc"]["cluster_name"]
+    # Istio's own entry is the same without the authority. A proxy that fails open would hide the difference.
+    overrides["failure_mode_allow"] = False
+    plain = copy.deepcopy(entry)
+    del plain["envoy.filters.http.ext_proc"]["overrides"]["grpc_service"]["envoy_grpc"]["authority"]
+    engines = world.engines()
+    for per_route, status in [(plain, 500), (entry, 200)]:
+        def change(parts):
+            parts["picker"].update(name=name)
+            parts["picker"]["load_assignment"].update(cluster_name=name)
+            parts["picker"].pop("health_checks")
+            parts["ext_proc"]["grpc_service"]["envoy_grpc"].update(cluster_name=name)
+            (route,) = parts["manager"]["route_config"]["virtual_hosts"][0]["routes"]
+            route["typed_per_filter_config"] = per_route
+
+        picker = world.keep(Picker(engines))
+        envoy = world.keep(Envoy(engines, picker, change))
+        answer = world.client(envoy).post(CHATS, json=chat("x", events=3) if stream else chat("x"))
+        assert answer.status_code == status, answer.text
+        assert picker.metric("warmroute_decisions_total") == (status == 200)
 
 
 def test_a_cluster_whose_name_is_no_host_name_needs_an_authority(world):

@@ -25,6 +25,10 @@ RELEASE = "warmroute"
 # Plain manifests, each from FILE.values.yaml.
 MANIFESTS = ["gateway", "picker"]
 
+# A scaler and a pool without an error of their own.
+SCALED = "engineScaler.enabled=true,engineScaler.target.name=vllm,engineScaler.prometheus=http://p"
+POOL = "discovery.selector=null,picker.enabled=true,picker.pools[0].name=llama"
+
 # Values that must be refused, and what the error must say.
 REFUSED = [
     ("replica=3", "replica"),
@@ -51,6 +55,21 @@ REFUSED = [
     ("service.internalTrafficPolicy=Near", "internalTrafficPolicy"),
     ("monitoring.podMonitor.interval=often", "interval"),
     ("monitoring.dashboard.enabled=maybe", "dashboard"),
+    (f"{SCALED},engineScaler.minReplicas=0", "set wakeTimeoutSeconds"),
+    (f"{SCALED},engineScaler.minReplicas=0,engineScaler.kind=HPA,wakeTimeoutSeconds=60", "does not scale to zero"),
+    (f"{SCALED},engineScaler.minReplicas=9", "minReplicas is 9 and maxReplicas 8"),
+    ("autoscaling.enabled=true,autoscaling.maxReplicas=1", "minReplicas is 2 and maxReplicas 1"),
+    ("picker.enabled=true,picker.port=30000", "port 30000 is used twice: by the client listener"),
+    ("picker.enabled=true,picker.port=7946,sharing.existingSecret=s", "by the mesh"),
+    (f"{POOL},picker.pools[0].port=9002", "port 9002 is used twice"),
+    (f"{POOL},picker.pools[0].port=9003,picker.pools[1].name=qwen,picker.pools[1].port=9003", "port 9003 is used twice"),
+    (f"{POOL},picker.pools[1].name=llama", "the pool llama is there twice"),
+    ("picker.pools[0].name=llama", "no effect without picker.enabled"),
+    (f"{POOL},discovery.enabled=false", "set discovery.enabled"),
+    ("service.enabled=false", "neither clients nor proxies"),
+    ("discovery.allNamespaces=true,discovery.namespaces[0]=a", "not both"),
+    ("monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true", "twice"),
+    ("extraArgs[0]=--port=8080", "the chart sets --port itself"),
 ]
 
 PODS, SLICES, POOLS = (

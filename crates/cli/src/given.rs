@@ -96,6 +96,8 @@ fn urls_after_lists(flags: &mut Options) -> Vec<String> {
     let lists = [
         &mut flags.discovery.selector,
         &mut flags.discovery.service_discovery_namespace,
+        &mut flags.discovery.service_discovery_pool,
+        &mut flags.picker.picker_pools,
         &mut flags.routing.shadow,
         &mut flags.events.model_path,
         &mut flags.sharing.share,

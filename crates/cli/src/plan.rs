@@ -17,6 +17,7 @@ use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Source
 use warmroute_gateway::{
     AdmissionConfig, FieldPolicy, FieldRules, SessionKey, SessionKeys, Token, WorkerLimit,
 };
+use warmroute_operate::PickerPlan;
 use warmroute_policy::{BadPolicy, Policy, Standard};
 use warmroute_record::{AccessLogConfig, LogTarget};
 use warmroute_router::ModelRules;
@@ -59,7 +60,8 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
     let sharing = sharing::plan(&options.sharing)?;
     let listen = SocketAddr::new(value_of(server.host).0, value_of(server.port));
     let admin = SocketAddr::new(value_of(server.admin_host).0, value_of(server.admin_port));
-    check_ports(listen, admin)?;
+    let picker = picker::plan(picker, &options)?;
+    check_ports(&listeners(listen, admin, picker.as_ref(), sharing.as_ref()))?;
     Ok(Plan {
         listen,
         admin,
@@ -80,7 +82,7 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
         access_log: access_log(&options.server)?,
         collector: traces::collector(&options.tracing)?,
         sharing,
-        picker: picker::plan(picker, &options)?,
+        picker,
         events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
         acceptors: security::acceptors(&options)?,
         admin_token: security::admin_token(&options.security)?,
@@ -327,16 +329,36 @@ fn split_urls(urls: Vec<String>) -> Vec<String> {
     parts.filter(|url| !url.is_empty()).map(str::to_owned).collect()
 }
 
-/// Two listeners cannot share a port, unless they are on different addresses.
-fn check_ports(listen: SocketAddr, admin: SocketAddr) -> anyhow::Result<()> {
-    let overlap = listen.ip() == admin.ip() || listen.ip().is_unspecified() || admin.ip().is_unspecified();
-    let is_same = listen.port() == admin.port() && listen.port() != 0;
-    anyhow::ensure!(
-        !(is_same && overlap),
-        "admin-port {} is also the port of the client listener: choose another one",
-        admin.port()
-    );
+/// Two listeners cannot share a port, unless they are on different addresses. Each has the option that sets its port, and a
+/// name.
+fn check_ports(listeners: &[(&str, &str, SocketAddr)]) -> anyhow::Result<()> {
+    let overlap =
+        |a: SocketAddr, b: SocketAddr| a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+    let is_same = |a: SocketAddr, b: SocketAddr| a.port() == b.port() && a.port() != 0 && overlap(a, b);
+    for (i, &(option, _, address)) in listeners.iter().enumerate() {
+        let other = listeners[..i].iter().find(|(_, _, other)| is_same(address, *other));
+        if let Some((_, name, _)) = other {
+            anyhow::bail!("{option} {} is also the port of {name}: choose another one", address.port());
+        }
+    }
     Ok(())
+}
+
+/// The addresses on which the process listens.
+fn listeners(
+    listen: SocketAddr,
+    admin: SocketAddr,
+    picker: Option<&PickerPlan>,
+    sharing: Option<&SharePlan>,
+) -> Vec<(&'static str, &'static str, SocketAddr)> {
+    let mut listeners =
+        vec![("port", "the client listener", listen), ("admin-port", "the admin listener", admin)];
+    listeners.extend(sharing.and_then(SharePlan::listen).map(|at| ("mesh-listen", "the mesh", at)));
+    if let Some(PickerPlan { listen, pools, .. }) = picker {
+        listeners.extend(listen.map(|at| ("picker-port", "the endpoint picker", at)));
+        listeners.extend(pools.iter().map(|(_, at)| ("picker-pools: port", "a pool of the picker", *at)));
+    }
+    listeners
 }
 
 /// Options, and those of which one must be set for the first to have an effect.
@@ -362,7 +384,9 @@ pub fn unused(given: &Options) -> Vec<String> {
     let tables = serde_json::to_value(given).unwrap_or_default();
     let tables = tables.as_object().into_iter().flat_map(serde_json::Map::values);
     let set: BTreeMap<&String, &Value> = tables.filter_map(Value::as_object).flatten().collect();
-    let is_set = |key: &&str| set.iter().any(|(name, value)| name == key && value.as_u64() != Some(0));
+    // Zero turns the others off; as a port it is a free one.
+    let is_off = |key: &str, value: &Value| value.as_u64() == Some(0) && key != "picker-port";
+    let is_set = |key: &&str| set.iter().any(|(name, value)| name == key && !is_off(key, value));
     let is_unused = |(key, needs): &&(&str, &[&str])| is_set(key) && !needs.iter().any(is_set);
     let tell = |(key, needs): &(&str, &[&str])| format!("{key} has no effect without {}", needs.join(" or "));
     let unused = NEEDS.iter().filter(is_unused).map(tell);
@@ -387,6 +411,7 @@ mod tests {
             ]
         );
         assert_eq!(unused("[admission]\nqueue-size = 10\nmax-concurrent-per-worker = 1"), [""; 0]);
+        assert_eq!(unused("[picker]\npicker-port = 0\npicker-feedback = \"stream\""), [""; 0]);
         assert_eq!(
             unused("[discovery]\ndp-size = 2"),
             ["dp-size has no effect without worker-urls or service-discovery"]
@@ -571,6 +596,12 @@ mod tests {
             ("[security]\nworker-tls-ca = \"/nowhere\"", "worker-tls: cannot read /nowhere"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
             ("[picker]\npicker-fallbacks = 4", "picker-fallbacks must be at most 3"),
+            ("[picker]\npicker-port = 30000", "picker-port 30000 is also the port of the client listener"),
+            ("[picker]\npicker-port = 29000", "picker-port 29000 is also the port of the admin listener"),
+            (
+                "[picker]\npicker-pools = \"a=30000\"\n[[workers]]\nurl = \"http://10.0.0.1:1\"\npool = \"a\"",
+                "picker-pools: port 30000 is also the port of the client listener",
+            ),
             ("[sharing]\nshare = [\"mesh\"]", "share-secret-file"),
             ("[sharing]\nshare = \"foo\"", "share: `foo`: expected mesh, redis://HOST:PORT"),
             ("[sharing]\nshare = \"mesh\"", "share-secret-file"),

@@ -10,7 +10,7 @@ import statistics
 
 from grid import OURS, Lab, compared, scenes
 
-PARTS = ["queue", "behind", "followers", "step", "lacking", "ties"]
+PARTS = ["queue", "behind", "followers", "step", "eviction", "lacking", "ties"]
 CELLS = [("conversation", 0.95), ("conversation", 1.5), ("synthetic", 1.5), ("sharegpt", 1.5), ("chats", 0.95), ("one-hot-prefix", 0.5), ("one-hot-prefix", 0.95), ("batch", 0.95), ("burst", 0.95), ("b2b", 0.95)]
 
 

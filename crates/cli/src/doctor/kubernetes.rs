@@ -15,14 +15,26 @@ pub async fn check(sources: &[KubernetesSource]) -> (Vec<Finding>, Vec<ListedWor
                 let (up, down): (Vec<_>, Vec<_>) =
                     report.workers.into_iter().partition(|worker| worker.readiness == SourceReadiness::Ready);
                 findings.push(count_of(&place, up.len(), down.len(), report.unusable.len()));
+                let unwatched = report.unwatched.into_iter();
+                findings.extend(unwatched.map(|why| {
+                    Finding::trouble(
+                        format!("{place} cannot be watched: {why}"),
+                        "add the verb watch to the Role; until then changes are found seconds later",
+                    )
+                }));
                 let unusable = report.unusable.into_iter();
-                findings.extend(unusable.map(|why| Finding::trouble(why, "docs/kubernetes.md, Annotations")));
+                findings.extend(unusable.map(|why| {
+                    Finding::trouble(
+                        why,
+                        "correct the pod's ports or annotations; docs/kubernetes.md lists them",
+                    )
+                }));
                 ready.extend(up);
             }
-            Err(why) => findings.push(Finding::trouble(
-                format!("{place} cannot be listed: {why}"),
-                "docs/kubernetes.md lists the rights that the service account needs",
-            )),
+            Err(problem) => {
+                findings
+                    .push(Finding::trouble(format!("{place} cannot be listed: {problem}"), problem.remedy));
+            }
         }
     }
     (findings, ready)

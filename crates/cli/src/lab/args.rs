@@ -23,7 +23,7 @@ Examples:
 
 Policies are those of serve, and baselines from other routers: preble_e2, dynamo_cost, llmd_weights, llmd_sticky, lbgr, \
 mooncake_conductor, chwbl, aibrix, longest_match.
-Policies can have parameters: expected_ttft:without=queue (or behind, followers, step, lacking, ties), weighted_score:affinity=3:queue=1, \
+Policies can have parameters: expected_ttft:without=queue (or behind, followers, step, eviction, lacking, ties), weighted_score:affinity=3:queue=1, \
 cache_aware:preset=high_affinity:balance=either:worth=off, sticky_least_loaded:literal, least_loaded:signal=waiting, \
 prefix_affinity:factor=2:key=system (or windows, tokens=N).
 exec:PROGRAM reads one JSON object per line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) \

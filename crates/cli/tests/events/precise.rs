@@ -8,8 +8,8 @@ mod media;
 mod restarts;
 
 use crate::harness::client::{Call, Response, get, post};
-use crate::harness::eventually;
 use crate::harness::process::{Gateway, Process, engine};
+use crate::harness::{TIMEOUT, eventually, eventually_within};
 use serde_json::{Value, json};
 
 const MODEL: &str = "llama-3.1-8b";
@@ -44,8 +44,9 @@ impl Cluster {
         Cluster { engines, gateway, told: 0 }
     }
 
+    /// On a busy machine the first comparison with an engine may time out, and the next one follows 15 s later.
     fn wait_for_view(&self, view: &str) {
-        eventually(&format!("all views are {view}: {:?}", self.gateway.workers()), || {
+        eventually_within(4 * TIMEOUT, &format!("all views are {view}"), || {
             self.gateway.workers().iter().all(|worker| worker["view"] == view).then_some(())
         });
     }

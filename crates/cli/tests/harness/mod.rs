@@ -22,8 +22,13 @@ use std::time::{Duration, Instant};
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Waits until `happened` returns something.
-pub fn eventually<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
+pub fn eventually<T>(what: &str, happened: impl FnMut() -> Option<T>) -> T {
+    eventually_within(TIMEOUT, what, happened)
+}
+
+/// The same with another limit, for what is tried again after longer than [`TIMEOUT`].
+pub fn eventually_within<T>(limit: Duration, what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(result) = happened() {
             return result;

@@ -20,6 +20,8 @@ struct Api(Arc<Mutex<ApiState>>);
 #[derive(Default)]
 struct ApiState {
     version: u64,
+    /// The role lacks the verb watch.
+    forbids_watches: bool,
     pods: Vec<Value>,
     watches: Vec<TcpStream>,
 }
@@ -56,6 +58,10 @@ impl Api {
         assert!(head.contains("/api/v1/namespaces/serving/pods?labelSelector=app%3Dvllm"), "{head}");
         assert!(head.contains("authorization: Bearer secret"), "{head}");
         let mut state = self.0.lock().unwrap();
+        if head.contains("watch=true") && state.forbids_watches {
+            stream.write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").unwrap();
+            return;
+        }
         if head.contains("watch=true") {
             stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
             state.watches.push(stream);
@@ -153,6 +159,13 @@ fn doctor_lists_the_pods_and_checks_the_ready_ones() {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(!done.status.success(), "an unusable pod is a trouble");
+    let mut state = api.0.lock().unwrap();
+    (state.forbids_watches, state.pods) = (true, vec![pod("a", &engine)]);
+    drop(state);
+    let done = run(&[&flags[..], &["--requests", "off"]].concat());
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(said.contains("in namespace serving cannot be watched: a right is missing (403)"), "{said}");
+    assert!(said.contains("add the verb watch to the Role") && !done.status.success(), "{said}");
     let done = run(&[&flags[..5], &[&folder.file("nowhere")]].concat());
     assert!(String::from_utf8_lossy(&done.stderr).contains("cannot read"), "{done:?}");
 }

@@ -2,11 +2,14 @@
 //! limits, lying engines. `docs/security.md` has the list.
 
 mod admin;
+mod background;
 mod connections;
 mod fields;
 mod framing;
 mod limits;
 mod places;
+mod queue;
+mod streams;
 mod tenants;
 mod tokens;
 

@@ -112,8 +112,10 @@ fn a_stream_that_ends_well_framed_in_the_middle_of_its_answer_is_broken_off() {
         ("/v1/completions", "data: {\"choices\":[{\"text\":\"b\",\"finish_reason\":null}]}\n\n", false),
         ("/v1/chat/completions", STOP, true),
         ("/v1/chat/completions", "data: [DONE]\n\n", true),
-        // Engines without a final event of this API exist.
-        ("/v1/messages", "", true),
+        ("/v1/messages", "", false),
+        ("/v1/messages", "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n", true),
+        ("/v1/responses", "", false),
+        ("/v1/responses", "data: {\"type\":\"response.completed\"}\n\n", true),
     ] {
         for flags in [&[][..], &["--continue-streams"]] {
             let folder = TempFolder::new("broken-off");
@@ -123,7 +125,7 @@ fn a_stream_that_ends_well_framed_in_the_middle_of_its_answer_is_broken_off() {
             let gateway = Gateway::over(&[&engine.url], &[flags, &log_flags].concat());
             let response = post(gateway.url(), path, &chat_stream("m", 9));
             let (text, what) = (response.text(), format!("{path} {events} {flags:?}"));
-            assert_eq!(text.contains("worker_failed"), !is_whole, "{what}: {text}");
+            assert_eq!(text.contains("The worker failed in the middle"), !is_whole, "{what}: {text}");
             assert!(text.contains("\"a\"") && text.contains(events), "{what}: {text}");
             gateway.wait_for_idle();
             let outcome = if is_whole { "ok" } else { "failed" };

@@ -149,6 +149,26 @@ fn a_worker_with_failing_requests_and_healthy_probes_is_ejected_and_tried_one_re
 }
 
 #[test]
+fn a_worker_that_waits_for_its_trial_is_still_observed() {
+    let (failing, serving) = (engine(&[]), engine(&[]));
+    let gateway = Gateway::over(&[failing.url(), serving.url()], &["--policy", "round_robin"]);
+    let fault = r#"{"kind":"reset"}"#;
+    assert_eq!(post(failing.url(), "/fault", fault).status, 200);
+    let state = || worker(&gateway, failing.url())["state"].clone();
+    eventually("it fails", || {
+        post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
+        (state() == "unhealthy").then_some(())
+    });
+    eventually("it is to be tried", || (state() == "recovering").then_some(()));
+    let since = Instant::now();
+    eventually("its load is reported again", || {
+        let age_ms = worker(&gateway, failing.url())["report"]["age_ms"].as_f64()?;
+        (age_ms < since.elapsed().as_secs_f64() * 1e3).then_some(())
+    });
+    assert_eq!(state(), "recovering", "no request has come");
+}
+
+#[test]
 fn a_restarted_worker_is_used_within_two_seconds() {
     let (staying, dying) = (engine(&[]), engine(&[]));
     let port = dying.url().rsplit(':').next().unwrap().to_owned();

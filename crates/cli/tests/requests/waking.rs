@@ -118,6 +118,38 @@ fn a_model_whose_workers_have_left_is_awaited_and_an_unknown_one_is_refused() {
     assert_eq!((response.status, response.header("x-warmroute-worker")), (200, Some(second.url.as_str())));
 }
 
+/// Two models that scale to zero: the requests for one wait, while the other's engine starts first.
+#[test]
+fn a_waiting_request_outlasts_the_start_of_another_models_worker() {
+    let file = WorkerFile::new("another-model");
+    let gateway = file.gateway(&["--wake-timeout-secs", "60"]);
+    let waiting = send(&gateway, "m");
+    wait_for_awaiting(&gateway, 1);
+    let other = answering("other");
+    // Asleep, and with a list of its models: it is in the fleet and takes no requests.
+    other.set_sleeping(true);
+    file.list(&[&other]);
+    eventually("the other model's engine sleeps", || {
+        let sleeps =
+            |worker: &serde_json::Value| worker["state"] == "sleeping" && worker["models"][0] == "other";
+        gateway.workers().iter().any(sleeps).then_some(())
+    });
+    let later = send(&gateway, "m");
+    wait_for_awaiting(&gateway, 2);
+    other.set_sleeping(false);
+    gateway.wait_for_ready(1);
+    assert_eq!(post(gateway.url(), PATH, &chat("other")).status, 200);
+    assert_eq!(
+        post(gateway.url(), PATH, &chat("m")).status,
+        404,
+        "with a ready worker an unlisted model is unknown"
+    );
+    wait_for_awaiting(&gateway, 2);
+    let engine = answering("m");
+    file.list(&[&other, &engine]);
+    assert_eq!((waiting.finish().status, later.finish().status), (200, 200));
+}
+
 #[test]
 fn sleeping_engines_get_no_requests_until_they_wake() {
     let (awake, sleeper) = (answering("m"), answering("m"));

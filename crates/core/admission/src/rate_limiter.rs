@@ -82,6 +82,11 @@ pub struct Reservation {
 }
 
 impl Limits {
+    /// The limits of a minute.
+    fn rates(self) -> Limits {
+        Limits { concurrent: 0, ..self }
+    }
+
     /// These limits, with the other's where one is not set.
     pub fn over(self, below: Limits) -> Limits {
         let or = |above: u32, below: u32| if above > 0 { above } else { below };
@@ -233,13 +238,16 @@ impl RateLimiter {
         self.tenants.get(&tenant).map_or(0, |buckets| buckets.running)
     }
 
-    /// The tenant's buckets: full ones if they are new or the limits have changed.
+    /// The tenant's buckets: full ones if they are new or the rates have changed.
     fn buckets(&mut self, tenant: u64, limits: Limits, now: Micros) -> &mut Buckets {
         self.forget_if_many(now);
         self.made += 1;
         let full = Buckets::full(self.made, limits, now);
         let buckets = self.tenants.entry(tenant).or_insert(full);
-        if buckets.limits != limits {
+        if buckets.limits.rates() == limits.rates() {
+            // Requests of one tenant may differ in how many may run beside them.
+            buckets.limits = limits;
+        } else {
             *buckets = Buckets { typical_answer: buckets.typical_answer, running: buckets.running, ..full };
         }
         buckets
@@ -336,7 +344,8 @@ impl Buckets {
         if requests_per_minute > 0 {
             self.requests.check(1, requests_per_minute, now).map_err(exceeded(Limit::Requests))?;
         }
-        if tokens_per_minute > 0 {
+        // A request that uses no tokens need not wait until a debt is paid.
+        if tokens_per_minute > 0 && expected_tokens > 0 {
             let tokens = expected_tokens.min(tokens_per_minute);
             self.tokens.check(tokens, tokens_per_minute, now).map_err(exceeded(Limit::Tokens))?;
         }

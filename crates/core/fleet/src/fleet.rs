@@ -98,21 +98,29 @@ impl Fleet {
         }
     }
 
-    /// Adds a worker. A known worker keeps its slot and what was learned; a leaving one becomes a member
-    /// again. Models given here override the engine's own list; unknown models are learned from it.
+    /// Adds a worker. A known worker keeps its slot and what was learned. A leaving one becomes a member again and keeps
+    /// its slot only, because another process may have its address. Models given here override the engine's own
+    /// list; unknown models are learned from it.
     pub fn join(&self, address: Address, models: Models) -> Result<Arc<Worker>, FleetFull> {
         let mut slots = self.slots.write();
-        if let Some(slot) = slots.iter_mut().find(|slot| slot.worker.address == address) {
-            slot.rejoin(models, &self.loads);
+        let known = slots.iter().position(|slot| slot.worker.address == address);
+        if let Some(slot) = known.map(|known| &mut slots[known])
+            && slot.membership == Membership::Member
+        {
+            slot.set_models(models);
             let (worker, models) = (Arc::clone(&slot.worker), slot.models.clone());
             self.queue(worker.id).set_kind(self.kind_of(&models, &slots));
             return Ok(worker);
         }
-        let free = slots.iter().position(|slot| slot.is_free(&self.loads)).unwrap_or(slots.len());
+        let free = known.or_else(|| slots.iter().position(|slot| slot.is_free(&self.loads)));
+        let free = free.unwrap_or(slots.len());
         if free == MAX_WORKERS {
             return Err(FleetFull);
         }
-        let worker = Arc::new(Worker::new(WorkerId(free as u16), address));
+        let worker = match known {
+            Some(known) => Arc::clone(&slots[known].worker),
+            None => Arc::new(Worker::new(WorkerId(free as u16), address)),
+        };
         let slot = WorkerSlot {
             worker: Arc::clone(&worker),
             models_from: ModelsFrom::joining_with(&models),
@@ -346,6 +354,11 @@ impl Fleet {
         self.load(worker).cache_belief.revise(CacheBelief::reset);
     }
 
+    /// Records that the worker's cache is empty: what was computed before evicts nothing.
+    pub fn clear_churn(&self, worker: WorkerId) {
+        self.queue(worker).clear_churn();
+    }
+
     /// Milliseconds until a worker can begin with a request for this adapter; zero if it holds the adapter. Adapters are
     /// hashes of their names.
     pub fn adapter_load_ms(&self, worker: WorkerId, adapter: u64, now: Micros) -> f32 {
@@ -434,6 +447,11 @@ impl Fleet {
     #[inline]
     pub fn forecast(&self, worker: WorkerId, now: Micros) -> QueueForecast {
         self.queue(worker).forecast(now)
+    }
+
+    /// Prompt tokens computed lately on the worker, as a share of its KV cache; `None` while its size is not known.
+    pub fn cache_churn(&self, worker: WorkerId, now: Micros) -> Option<f32> {
+        self.queue(worker).cache_churn(now)
     }
 
     /// The learned prefill cost of one kind of engine: see [`QueueForecast::kind`]. One worker takes
@@ -548,15 +566,11 @@ impl Fleet {
 }
 
 impl WorkerSlot {
-    fn rejoin(&mut self, models: Models, loads: &[WorkerLoad]) {
+    /// Sets the operator's models, if any are given.
+    fn set_models(&mut self, models: Models) {
         if models != Models::Unknown {
             self.models = models;
             self.models_from = ModelsFrom::Operator;
-        }
-        if self.membership == Membership::Leaving {
-            self.membership = Membership::Member;
-            self.health = HealthTracker::default();
-            loads[self.worker.id.index()].set_state(WorkerState::Starting);
         }
     }
 
@@ -642,13 +656,22 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_rejoins_while_leaving_keeps_its_slot() {
+    fn a_worker_that_rejoins_while_leaving_keeps_its_slot_and_its_bookings_only() {
         let fleet = fleet_of(1);
-        let _booking = Booking::make(&fleet, WorkerId(0), WORK, Micros(5));
+        let worker = Arc::clone(&fleet.members()[0].worker);
+        fleet.set_block_tokens(&worker, 16);
+        fleet.report(&worker, LoadReport { waiting: 3, at: Micros(1), ..LoadReport::default() });
+        let booking = Booking::make(&fleet, WorkerId(0), WORK, Micros(5));
         fleet.leave(&address(0));
-        assert_eq!(fleet.join(address(0), Models::Unknown).unwrap().id, WorkerId(0));
-        assert_eq!(fleet.members()[0].models, Models::Any, "what it serves is remembered");
-        assert_eq!(fleet.load_view(WorkerId(0)).in_flight, 1);
+        assert_eq!(fleet.join(address(0), Models::Unknown).unwrap(), worker);
+        let (view, load) = (fleet.members().remove(0), fleet.load_view(WorkerId(0)));
+        assert_eq!((view.models, view.prefix_cache), (Models::Unknown, None), "another process may answer");
+        assert_eq!((load.state, load.in_flight), (WorkerState::Starting, 1));
+        assert_eq!((load.block_tokens, load.report.map(|report| report.waiting)), (None, None));
+        assert!(fleet.serves(&worker, Models::named(&["new"])), "the engine's list counts");
+        drop(booking);
+        let load = fleet.load_view(WorkerId(0));
+        assert_eq!((load.in_flight, load.prefill_tokens, load.decode_tokens), (0, 0, 0));
     }
 
     #[test]

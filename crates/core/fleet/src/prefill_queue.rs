@@ -48,6 +48,8 @@ pub(crate) struct PrefillQueue {
     relative_latency: AtomicU32,
     /// Prompts that wait in the engine by its last report, less those that were booked here.
     external_waiting: AtomicU32,
+    /// Prompt tokens computed lately, as of `booked_at`: see [`CHURN_HALF_LIFE`]; f32 bits.
+    recent_tokens: AtomicU32,
     /// When the relative latency was last learned, or [`UNTIMED`].
     learned_at: AtomicU64,
     /// Which latency model is the worker's.
@@ -138,6 +140,10 @@ const OVERDUE_SHARE: u64 = 4;
 /// A worker that looks slow gets no requests, so no answer corrects the estimate if it is wrong. Without answers, its distance
 /// from the others halves in this time, until a request is worth trying.
 const EXPLORE_HALF_LIFE: Micros = Micros::from_secs(30);
+
+/// Tokens that were computed so long ago count half in [`PrefillQueue::cache_churn`]. Agents lose little with a fifth or three times
+/// of it (docs/study/expected_ttft).
+const CHURN_HALF_LIFE: Micros = Micros::from_secs(600);
 
 /// A prompt's place in the queue.
 #[derive(Clone, Copy, Debug)]
@@ -247,6 +253,7 @@ impl Default for PrefillQueue {
             booked_at: AtomicU64::new(0),
             kv_tokens: AtomicU64::new(0),
             external_waiting: AtomicU32::new(0),
+            recent_tokens: AtomicU32::new(0),
             state: Mutex::new(State::new()),
         }
     }
@@ -294,6 +301,25 @@ impl PrefillQueue {
         1.0 + (learned - 1.0) * (-half_lives).exp2()
     }
 
+    /// Prompt tokens computed lately as a share of the KV cache; `None` while its size is not known.
+    pub(crate) fn cache_churn(&self, now: Micros) -> Option<f32> {
+        let kv_tokens = Some(self.kv_tokens.load(Relaxed)).filter(|&tokens| tokens > 0)?;
+        Some(self.recent_tokens(now) / kv_tokens as f32)
+    }
+
+    /// Forgets what was computed.
+    pub(crate) fn clear_churn(&self) {
+        let _booking = self.state.lock();
+        self.recent_tokens.store(0, Relaxed);
+    }
+
+    /// Prompt tokens computed lately.
+    fn recent_tokens(&self, now: Micros) -> f32 {
+        let age = now.since(Micros(self.booked_at.load(Relaxed)));
+        let half_lives = age.0 as f32 / CHURN_HALF_LIFE.0 as f32;
+        f32::from_bits(self.recent_tokens.load(Relaxed)) * (-half_lives).exp2()
+    }
+
     /// Which latency model is the worker's.
     #[inline]
     pub(crate) fn kind(&self) -> u8 {
@@ -315,6 +341,8 @@ impl PrefillQueue {
             self.begun_at.store(now.0, Relaxed);
             state.since = now;
         }
+        let recent_tokens = self.recent_tokens(now) + features.miss_tokens as f32;
+        self.recent_tokens.store(recent_tokens.to_bits(), Relaxed);
         self.booked_at.store(now.0, Relaxed);
         state.last_ticket += 1;
         let ticket = Ticket { number: state.last_ticket, booked: now, features };
@@ -504,13 +532,13 @@ impl PrefillQueue {
         self.streamed_us.store(streamed.map_or(0, |first| first.us), Relaxed);
     }
 
-    /// The slot is reused by another engine: it starts with this latency model, at the fleet's speed. Allocates what
-    /// requests need.
+    /// The slot is reused by another engine: it starts with this latency model, at the fleet's speed. Prompts of the
+    /// former one may still be in flight and teach nothing. Allocates what requests need.
     pub(crate) fn forget(&self, kind: u8) {
         let mut state = self.state.lock();
         state.relative_latency = RelativeLatency::ONE;
         state.steps.clear();
-        state.is_disturbed = false;
+        state.is_disturbed = !state.prompts.is_empty();
         state.prompts.reserve(PROMPTS_USUAL);
         state.steps.reserve(STEPS_USUAL);
         self.kind.store(kind, Relaxed);

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! work = prefill - lacking
-//! cost = queue + adapter + work + (prompts ahead + followers) × (work - anywhere) + 10 × step
+//! cost = queue + adapter + work + (prompts ahead + followers) × (work - anywhere) + 10 × step + eviction
 //! ```
 //!
 //! - *queue*, *adapter* and *prefill* are this request's own wait. *adapter* is the load of a LoRA adapter that the worker
@@ -15,6 +15,9 @@
 //! - *step* is the slowdown of the other answers on the worker. Without it the fastest prefill wins until the
 //!   worker's memory is full of answers. It counts more for the first request of long conversations, whose other
 //!   requests follow it to the same worker.
+//! - *eviction* is the prefill of what the later requests of the conversation will evict from the worker's cache. It counts
+//!   for the first request only. Without it conversations pile up on workers that are idle between their requests, and evict
+//!   each other.
 //! - *lacking* is the prefill of a prefix that the other workers hold and this one does not. The worker pays
 //!   it once; counting it would keep a new worker unused forever.
 //!
@@ -49,6 +52,8 @@ pub enum CostTerm {
     Followers,
     /// Slowdown of the other answers on the worker.
     Step,
+    /// Work to compute again what the conversation evicts.
+    Eviction,
     /// Discount of a prefix that all other workers hold.
     Lacking,
     /// Near-equal costs count as ties.
@@ -76,6 +81,7 @@ impl ExpectedTtft {
             + work_ms
             + (work_ms - estimate.anywhere_ms) * weight(CostTerm::Behind, delayed)
             + estimate.step_ms * weight(CostTerm::Step, STEPS)
+            + weight(CostTerm::Eviction, estimate.eviction_ms)
     }
 
     fn totals(&self, candidates: &[Candidate]) -> Totals {
@@ -243,6 +249,17 @@ mod tests {
             let (with, without) = (ExpectedTtft::default(), ExpectedTtft { without: Some(term) });
             assert_ne!(choice(with, &times), choice(without, &times), "{term:?}");
         }
+    }
+
+    #[test]
+    fn a_conversation_begins_where_it_evicts_less() {
+        let candidates = [(20.0, 40.0), (50.0, 0.0)].map(|(prefill_ms, eviction_ms)| Candidate {
+            estimate: Estimate { prefill_ms, eviction_ms, ..Estimate::default() },
+            ..candidate(0, 0)
+        });
+        let blind = ExpectedTtft { without: Some(CostTerm::Eviction) };
+        assert_eq!(ExpectedTtft::default().choose(&thousand_tokens(1), &candidates).index, 1);
+        assert_eq!(blind.choose(&thousand_tokens(1), &candidates).index, 0);
     }
 
     #[test]

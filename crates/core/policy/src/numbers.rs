@@ -64,6 +64,8 @@ pub struct Estimate {
     pub anywhere_ms: f32,
     /// Time that the request adds to one decode step of every answer on the worker, its own included.
     pub step_ms: f32,
+    /// Time to compute again what the request's conversation will push out of the worker's cache.
+    pub eviction_ms: f32,
     /// Prompts booked earlier on this worker whose prefill has not ended.
     pub prompts_ahead: u32,
     /// Requests that are expected to come while the worker computes this one.

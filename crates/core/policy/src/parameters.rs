@@ -48,6 +48,7 @@ fn set_expected_ttft(rule: &mut ExpectedTtft, key: &str, value: &str) -> Result<
         ("without", "behind") => CostTerm::Behind,
         ("without", "followers") => CostTerm::Followers,
         ("without", "step") => CostTerm::Step,
+        ("without", "eviction") => CostTerm::Eviction,
         ("without", "lacking") => CostTerm::Lacking,
         ("without", "ties") => CostTerm::Ties,
         _ => {

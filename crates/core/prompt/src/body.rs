@@ -278,7 +278,7 @@ impl<'a> Body<'a> {
                 let range = value.value_range()?;
                 self.model = before.clone().string().ok().map(|name| (name, range));
             }
-            b"stream" => self.is_stream = is_true(value.value()?),
+            b"stream" => self.is_stream = flag_of(value.value()?),
             b"prompt" => self.turns(TurnsKey::Prompt, only_one_of(value.value()?)),
             b"messages" => self.turns(TurnsKey::Messages, value.value()?),
             b"input" => {
@@ -296,7 +296,7 @@ impl<'a> Body<'a> {
             b"previous_response_id" => self.continued[0] = Some(value.value()?),
             b"conversation" => self.continued[1] = Some(value.value()?),
             b"store" => self.store = Some(value.value()?),
-            b"background" => self.is_background = is_true(value.value()?),
+            b"background" => self.is_background = flag_of(value.value()?),
             b"n" => self.choices[0] = Some(value.value()?),
             b"best_of" => self.choices[1] = Some(value.value()?),
             name if NativeFields::has(name) => self.native.set(name, value.value()?),
@@ -362,7 +362,7 @@ impl<'a> Body<'a> {
 
     /// Number of answers computed, for all prompts together. With `best_of` the client may receive fewer.
     pub fn answers(&self) -> u32 {
-        let each = self.choices.into_iter().flatten().filter_map(number).max().unwrap_or(1);
+        let each = self.choices.into_iter().flatten().filter_map(number_of).max().unwrap_or(1);
         let prompts = if self.has_one_prompt() { 1 } else { self.prompt.turns.map_or(1, items) };
         each.saturating_mul(prompts)
     }
@@ -377,7 +377,7 @@ impl<'a> Body<'a> {
             Api::Responses => &[output],
             Api::Other => &self.answer_max,
         };
-        known.iter().copied().flatten().filter_map(number).max()
+        known.iter().copied().flatten().filter_map(number_of).max()
     }
 
     /// Whether the request has exactly one prompt.
@@ -464,11 +464,13 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Whether engines take a value for true. vLLM and SGLang accept numbers and words for it.
-fn is_true(value: &[u8]) -> bool {
+/// Whether engines take a JSON value for true. vLLM and SGLang accept numbers and words for it.
+pub fn flag_of(value: &[u8]) -> bool {
     const WORDS: [&[u8]; 7] = [b"true", b"t", b"yes", b"y", b"on", b"1", b"1.0"];
     let is_word = |word: Cow<'_, [u8]>| WORDS.iter().any(|one| word.eq_ignore_ascii_case(one));
-    value == b"true" || text_of(value).is_some_and(is_word)
+    let is_one =
+        || std::str::from_utf8(value).ok().and_then(|number| number.parse::<f64>().ok()) == Some(1.0);
+    value == b"true" || text_of(value).is_some_and(is_word) || is_one()
 }
 
 /// The identifier of an item that is only a reference.
@@ -520,8 +522,8 @@ fn items(list: &[u8]) -> u32 {
     read.map_or(1, |()| items)
 }
 
-/// A positive number, rounded up, in any notation: engines also accept `1e3`, `64.0`, `"64"` and `"1_000"`.
-fn number(value: &[u8]) -> Option<u32> {
+/// A positive number in JSON, rounded up, in any notation: engines also accept `1e3`, `64.0`, `"64"` and `"1_000"`.
+pub fn number_of(value: &[u8]) -> Option<u32> {
     let quoted = Cursor::new(value).string().ok();
     let written = quoted.map_or(Cow::Borrowed(value), RawStr::unescaped);
     let written = std::str::from_utf8(&written).ok()?.trim().replace('_', "");
@@ -618,6 +620,7 @@ mod tests {
             ("true", true),
             ("1", true),
             ("1.0", true),
+            ("10e-1", true),
             ("\"True\"", true),
             ("\"on\"", true),
             ("\"\\u0079es\"", true),

@@ -33,7 +33,7 @@ pub use align::{
     Thinking, Unaligned, UnknownToken, Unrendered, Vocabulary, Written, medium_mark, write_media,
 };
 pub use api::Api;
-pub use body::{Body, MarkedField};
+pub use body::{Body, MarkedField, flag_of, number_of};
 pub use canonical::{MESSAGE, Sink, write_prompt, write_system};
 pub use chunk_sizes::ChunkSizes;
 pub use chunks::{CHUNK_BYTES, Chunks};

@@ -148,6 +148,9 @@ fn unsupported_requests_are_refused_with_a_reason() {
         (Api::Chat, json!({"messages": chat, "continue_final_message": true}), Unrendered::Shape),
         (Api::Completions, json!({"prompt": ["a", "b"]}), Unrendered::SeveralPrompts),
         (Api::Completions, json!({"prompt": [[1], [2]]}), Unrendered::SeveralPrompts),
+        (Api::Completions, json!({"prompt": []}), Unrendered::Shape),
+        (Api::Completions, json!({"prompt": "Hi", "add_special_tokens": 0}), Unrendered::Shape),
+        (Api::Chat, json!({"messages": chat, "add_generation_prompt": "no"}), Unrendered::Shape),
         (Api::Completions, json!({"prompt": [999_999]}), Unrendered::UnknownToken(999_999)),
         (Api::Completions, json!({"prompt": [1.5]}), Unrendered::Shape),
     ] {
@@ -155,6 +158,13 @@ fn unsupported_requests_are_refused_with_a_reason() {
     }
     let kwargs = json!({"messages": chat, "chat_template_kwargs": {"truncation": true}});
     assert!(matches!(write(PLAIN, Api::Chat, &kwargs), Err(Unrendered::Setting(_))));
+}
+
+#[test]
+fn a_list_with_one_prompt_is_that_prompt() {
+    let written = |prompt: Value| write(PLAIN, Api::Completions, &json!({ "prompt": prompt })).unwrap();
+    assert_eq!(written(json!(["Hi there"])), written(json!("Hi there")));
+    assert_eq!(written(json!([[40, 41]])), written(json!([40, 41])));
 }
 
 #[test]

@@ -185,11 +185,16 @@ fn assess_reported(
         // This request's own blocks are reported, so all earlier events have arrived. One recomputed block is within
         // the margin.
         earlier_events_arrived: reported_tokens >= found.saturating_add(2 * block_tokens),
-        own_events_arrived: reported_tokens.saturating_add(block_tokens) > usage.prompt_tokens,
+        own_events_arrived: is_reported(reported_tokens, usage.prompt_tokens, block_tokens),
         cut,
         is_proof: true,
         ..claims
     })
+}
+
+/// Whether events report all blocks of a prompt.
+pub(crate) fn is_reported(reported_tokens: u32, prompt_tokens: u32, block_tokens: u32) -> bool {
+    reported_tokens.saturating_add(block_tokens) > prompt_tokens
 }
 
 /// With a complete feed, presumptions only bridge the time until the event.

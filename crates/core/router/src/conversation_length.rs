@@ -2,7 +2,8 @@
 //!
 //! A prompt that continues all that a cache holds of it is the next request of a conversation. One that has only its beginning in
 //! common with something longer, or nothing with anything, is the first. The worker that gets the first request will get the others,
-//! because it holds their context. So the longer conversations are, the more the slowdown of a worker's answers counts for the first.
+//! because it holds their context. So the longer conversations are, the more the slowdown of a worker's answers counts for the first,
+//! and the more of what the worker's cache holds they will evict.
 
 use warmroute_index::MatchEnd;
 
@@ -63,6 +64,15 @@ impl ConversationLength {
         }
     }
 
+    /// Requests of the same conversation that are expected after this one, where it is the first.
+    #[inline]
+    pub fn later_requests(&self, turn: Turn) -> f32 {
+        match turn {
+            Turn::First => self.requests() - 1.0,
+            Turn::Later => 0.0,
+        }
+    }
+
     /// Requests of a conversation.
     fn requests(&self) -> f32 {
         (1.0 / self.first).min(REQUESTS_MAX)
@@ -88,7 +98,11 @@ mod tests {
             let found = learned(requests).step_weight(Turn::First);
             assert!((found / weight - 1.0).abs() < 0.15, "{requests}: {found}");
             assert_eq!(learned(requests).step_weight(Turn::Later), 1.0);
+            let later = learned(requests).later_requests(Turn::First);
+            assert!((later + 1.0 - requests as f32).abs() < 0.15 * requests as f32, "{requests}: {later}");
+            assert_eq!(learned(requests).later_requests(Turn::Later), 0.0);
         }
+        assert_eq!(ConversationLength::default().later_requests(Turn::First), 0.0);
     }
 
     #[test]

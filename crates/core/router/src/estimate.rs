@@ -51,6 +51,7 @@ impl WorkerEstimate {
             lacking_ms: 0.0,
             anywhere_ms: 0.0,
             step_ms: forecast.relative_latency * cost.step_ms(&features),
+            eviction_ms: 0.0,
             prompts_ahead: forecast.prompts,
             followers: 0.0,
             idle: forecast.idle,

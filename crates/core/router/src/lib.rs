@@ -20,6 +20,7 @@
 
 mod adapter_names;
 mod assessment;
+mod awaited_answers;
 mod candidate_record;
 mod change;
 mod conversation_length;

@@ -370,7 +370,8 @@ impl DecisionState {
         // Neighbouring members mostly serve the same model, so its cost is read once.
         let (mut kind, mut cost) = (0, fleet.prefill_cost(0));
         let at = EstimateTime { now: *now, report_age_max: input.context.report_age_max };
-        let step_weight = scratch.turn(request.prompt).map(|turn| self.conversation_length.step_weight(turn));
+        let turn = scratch.turn(request.prompt);
+        let step_weight = turn.map(|turn| self.conversation_length.step_weight(turn));
         for member in &mut self.members {
             let load = fleet.load_view(member.id);
             let is_skipped = paused == PausedWorkers::Skip && load.is_paused(*now);
@@ -407,7 +408,7 @@ impl DecisionState {
             });
         }
         self.discount_common_prefix(fleet, *now);
-        self.rank(input.context.routers, *now);
+        self.rank(turn, input.context);
     }
 
     /// Sets `lacking_ms`: the time for a prefix that the other candidates hold and this one lacks.
@@ -436,18 +437,31 @@ impl DecisionState {
         }
     }
 
-    /// Sets `anywhere_ms` and `followers`, and notes the candidates with the lowest expected-TTFT cost.
-    fn rank(&mut self, routers: u32, now: Micros) {
+    /// Sets `anywhere_ms`, `followers` and `eviction_ms`, and notes the candidates with the lowest expected-TTFT cost.
+    fn rank(&mut self, turn: Option<Turn>, context: &DecisionContext<'_>) {
+        let DecisionContext { fleet, now, routers, .. } = *context;
         let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
         let anywhere_ms = works_ms.fold(f32::INFINITY, |least, ms| if ms < least { ms } else { least });
         let followers_per_ms = self.demand.followers_per_ms(self.members.len(), routers, now);
+        let later_requests = turn.map_or(0.0, |turn| self.conversation_length.later_requests(turn));
         self.next_best = NextBest::default();
         for (index, candidate) in self.candidates.iter_mut().enumerate() {
             candidate.estimate.anywhere_ms = anywhere_ms;
             candidate.estimate.followers = followers_per_ms * (candidate.estimate.work_ms() + anywhere_ms);
+            if later_requests > 0.0 {
+                let evicted_ms = eviction_ms(fleet.cache_churn(candidate.worker, now), anywhere_ms);
+                candidate.estimate.eviction_ms = later_requests * evicted_ms;
+            }
             self.next_best.offer(index, ExpectedTtft::default().cost_ms(candidate));
         }
     }
+}
+
+/// Time to compute again what a request evicts that computes so much itself. Each computed token takes the place of another; the
+/// more of the cache was computed lately, the more likely the other is wanted again.
+fn eviction_ms(cache_churn: Option<f32>, computed_ms: f32) -> f32 {
+    let churn = cache_churn.unwrap_or(0.0);
+    computed_ms * churn / (1.0 + churn)
 }
 
 /// Mean overlap of the candidates without the longest: near zero for a conversation on one worker, near the

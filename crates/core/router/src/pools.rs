@@ -54,6 +54,11 @@ impl Pools {
         models.next().filter(|_| self.any.is_empty() && models.next().is_none()).cloned()
     }
 
+    /// Whether a worker lists this model, or did before it left.
+    pub fn lists(&self, model: &str) -> bool {
+        self.by_model.contains_key(model) || self.departed.contains(model)
+    }
+
     /// Whether workers served this model and all of them have left.
     pub fn is_departed(&self, model: Option<&str>) -> bool {
         model.is_some_and(|model| self.departed.contains(model))

@@ -1,6 +1,6 @@
 //! The router: pools of workers by model, a policy, and the verbs `route`, `observe` and `apply`.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -12,6 +12,7 @@ use warmroute_types::WorkerId;
 use warmroute_types::{CacheView, MAX_WORKERS, Micros};
 
 use crate::adapter_names::AdapterNames;
+use crate::awaited_answers::AwaitedAnswers;
 use crate::decision::{Decision, NoRoute};
 use crate::model_rules::{ModelRuleTable, rules_of};
 use crate::outcome::{Observed, Outcome};
@@ -66,6 +67,8 @@ pub struct Router<P> {
     /// Concurrency limit of a worker, in requests.
     in_flight_max: AtomicU32,
     pools: RwLock<Pools>,
+    /// Workers that have joined so far.
+    joins: AtomicU64,
     /// Held while the fleet's members change, one change after another. Decisions do not take it.
     changes: Mutex<()>,
     /// By worker index: held while the cache of a slot is cleared for its next worker.
@@ -74,6 +77,8 @@ pub struct Router<P> {
     peer_bookings: RwLock<()>,
     reported: Reported,
     speculations: Speculations,
+    /// Answers that wait for the events of their prompts.
+    awaited_answers: AwaitedAnswers,
     sharing: OnceLock<Arc<Sharing>>,
     /// Names of LoRA adapters.
     adapters: AdapterNames,
@@ -103,11 +108,13 @@ impl<P: Policy> Router<P> {
             in_flight_max: AtomicU32::new(config.in_flight_max),
             config,
             pools: RwLock::default(),
+            joins: AtomicU64::new(0),
             changes: Mutex::default(),
             clears: (0..MAX_WORKERS).map(|_| Mutex::default()).collect(),
             peer_bookings: RwLock::default(),
             reported: Reported::default(),
             speculations: Speculations::default(),
+            awaited_answers: AwaitedAnswers::default(),
             sharing: OnceLock::new(),
             adapters: AdapterNames::default(),
             stored: StoredResponses::default(),
@@ -297,6 +304,7 @@ impl<P: Policy> Router<P> {
 mod changes;
 mod feedback;
 mod inspect;
+mod late_events;
 mod peering;
 mod saving;
 mod sharing;

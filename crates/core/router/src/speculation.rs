@@ -16,7 +16,7 @@ use warmroute_types::{Micros, WorkerId};
 use crate::presumption_guard::PresumptionGuard;
 
 /// Time after which an event no longer arrives.
-const ANSWERED_WITHIN: Micros = Micros::from_secs(2);
+pub(crate) const ANSWERED_WITHIN: Micros = Micros::from_secs(2);
 
 /// Maximum of waiting presumptions; beyond it the oldest is withdrawn early.
 const WAITING_MAX: usize = 1 << 16;

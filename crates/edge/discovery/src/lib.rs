@@ -20,7 +20,7 @@ pub use entry::{BadWorkers, WorkerEntry, line_of, read_workers};
 pub use events_entry::EventsEntry;
 pub use file::watch_file;
 pub use kubernetes::{
-    BadAccess, BadPort, KubernetesAccess, KubernetesReport, KubernetesSource, KubernetesTarget, WorkerPort,
-    watch_kubernetes,
+    BadAccess, BadPort, KubernetesAccess, KubernetesProblem, KubernetesReport, KubernetesSource,
+    KubernetesTarget, WorkerPort, watch_kubernetes,
 };
 pub use worker_list::{Departure, ListedWorker, Listing, SourceId, WorkerList, WorkerListChange};

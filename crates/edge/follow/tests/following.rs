@@ -19,7 +19,7 @@ use warmroute_policy::Standard;
 use warmroute_replica::{Config, EventsConfig, Tokenizer, serve, write_model};
 use warmroute_router::{Change, Router};
 use warmroute_share::{MeshConfig, MeshTimings, Secrets, Versions};
-use warmroute_types::{Address, CacheView};
+use warmroute_types::{Address, CacheView, MAX_WORKERS};
 use warmroute_wire::Dialer;
 
 /// How long an expected event may take on a busy machine.
@@ -118,6 +118,24 @@ async fn a_replaced_list_adds_new_workers_and_removes_those_that_are_not_needed(
     until("b joins", || urls(&gateway) == [a, b]).await;
     changed.send(listed(&[b])).unwrap();
     until("a leaves: it has never been ready", || urls(&gateway) == [b]).await;
+}
+
+#[tokio::test]
+async fn a_worker_beyond_the_limit_joins_when_another_has_left() {
+    let (gateway, mut background) = (gateway(), JoinSet::new());
+    let all: Vec<String> = (1..=MAX_WORKERS + 1).map(|port| format!("http://127.0.0.1:{port}")).collect();
+    let mut all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let (last, second) = (all[MAX_WORKERS], all[1]);
+    let FollowedSources { changed, .. } =
+        follow_sources(listed(&all), Arc::clone(gateway.router()), Configured::default(), &mut background);
+    // In the order of the addresses, another one than the last of the list may have found no room.
+    let found = urls(&gateway);
+    assert_eq!(found.len(), MAX_WORKERS);
+    let without_room = *all.iter().find(|&&url| !found.iter().any(|known| known == url)).unwrap();
+    let leaving = if without_room == last { second } else { last };
+    all.retain(|&url| url != leaving);
+    changed.send(listed(&all)).unwrap();
+    until("the ignored worker joins", || urls(&gateway).iter().any(|url| url == without_room)).await;
 }
 
 /// A gateway that shares by mesh.

@@ -79,6 +79,15 @@ impl AdmissionConfig {
         }
     }
 
+    /// Whether a waiting request should be routed. One whose model no worker lists waits on: it came when no worker was
+    /// ready, and workers of other models may wake first.
+    pub(crate) fn may_wake(&self, vacancy: Vacancy) -> bool {
+        match vacancy {
+            Vacancy::UnknownModel => !self.waits_for_workers(),
+            vacancy => self.may_route(vacancy),
+        }
+    }
+
     fn for_admission(&self) -> warmroute_admission::Config {
         warmroute_admission::Config {
             running_max: self.running_max,
@@ -104,6 +113,21 @@ impl Default for AdmissionConfig {
             class_max: Class::Normal,
         }
     }
+}
+
+/// What a request costs in the fair queue at least: about a short chat. A request without tokens (an upload, a read of a
+/// stored response, one that the worker refuses) takes a place too, and if that were free its tenant would always be the
+/// next.
+const COST_MIN_TOKENS: u32 = 256;
+
+/// What a second in a place costs at least: about what an engine computes for one request meanwhile.
+const COST_PER_S_TOKENS: f64 = 64.0;
+
+/// The cost of a request that was charged these tokens and had its place for this long.
+pub(crate) fn place_cost(tokens: u32, held: Micros) -> u32 {
+    // A float beyond the type's range saturates.
+    let time = (held.as_secs_f64() * COST_PER_S_TOKENS) as u32;
+    tokens.max(time).max(COST_MIN_TOKENS)
 }
 
 /// Histogram buckets of queue waits, in seconds.
@@ -139,15 +163,19 @@ pub(crate) struct Waiter {
     pub model: Option<String>,
     /// Workers that the request cannot use, even if they have room.
     pub avoid: Vec<WorkerId>,
+    /// The number of joins when `avoid` was made. After a later one an id may be another worker's.
+    pub joins: u64,
     /// The group of workers to which it is limited.
     pub within: Option<Arc<WorkerGroup>>,
     pub wake: oneshot::Sender<()>,
 }
 
 impl Waiter {
-    /// The workers that the request may use.
-    pub(crate) fn usable(&self) -> Usable<'_> {
-        Usable { avoid: &self.avoid, within: self.within.as_deref() }
+    /// The workers that the request may use, after this number of joins. A list from before a join is not used: the
+    /// request is woken and makes a new one.
+    pub(crate) fn usable(&self, joins: u64) -> Usable<'_> {
+        let avoid = if joins == self.joins { &self.avoid[..] } else { &[] };
+        Usable { avoid, within: self.within.as_deref() }
     }
 }
 
@@ -211,7 +239,7 @@ impl AdmissionGate {
         AdmissionRequest {
             class: self.class_of(config, headers, tenant),
             tenant: self.tenant_id(config, headers, tenant),
-            cost: prompt_tokens,
+            cost: place_cost(prompt_tokens, Micros::ZERO),
             route: 0,
             due: None,
         }
@@ -247,13 +275,15 @@ impl AdmissionGate {
         })
     }
 
-    /// The route of a request for this model that cannot use some workers.
-    pub(crate) fn route(&self, model: Option<&str>, usable: Usable<'_>) -> u64 {
+    /// The route of a request for this model that cannot use some workers, whose ids are those after this number of joins.
+    pub(crate) fn route(&self, model: Option<&str>, usable: Usable<'_>, joins: u64) -> u64 {
         let model = model.map_or(0, |model| self.seeded_hash(model.as_bytes()));
         let group =
             usable.within.map_or(model, |group| xxh3_64_with_seed(&group.number().to_le_bytes(), model));
         let also = |route: u64, worker: &WorkerId| xxh3_64_with_seed(&worker.0.to_le_bytes(), route);
-        usable.avoid.iter().fold(group, also)
+        let start =
+            if usable.avoid.is_empty() { group } else { xxh3_64_with_seed(&joins.to_le_bytes(), group) };
+        usable.avoid.iter().fold(start, also)
     }
 
     /// Hashes a name that a client may have chosen.

@@ -21,6 +21,8 @@ use crate::parsed_request::ParsedRequest;
 use crate::request_log::{RequestLog, text_of};
 use crate::status_class::StatusClass;
 use crate::stored_objects::hash_of;
+use crate::stored_reference::{StoredCall, StoredKind};
+use crate::stored_use::NamedObject;
 use crate::upstream::UpstreamError;
 
 /// A request at one worker. A retry is another attempt.
@@ -116,19 +118,28 @@ impl Attempt {
         }
     }
 
-    /// Whether the worker may store the response for its client.
-    pub(crate) fn stores_response(&self) -> bool {
-        self.request.stored.stores.is_some()
+    /// Whether the identifier of the response is needed: the worker may store it for its client, or compute it after
+    /// its answer.
+    pub(crate) fn needs_response_id(&self) -> bool {
+        self.request.stored.stores.is_some() || self.is_background()
     }
 
     /// Notes that the worker stored an object with this identifier. The client does not have it yet, so its next request
     /// finds this. Returns the identifier's hash.
     pub(crate) fn note_stored(&self, id: &str) -> Option<u128> {
-        let (kind, owner) = self.request.stored.stores?;
+        let Some((kind, owner)) = self.request.stored.stores else {
+            // A response that is computed in the background has an identifier even if it may not be stored.
+            return self.is_background().then(|| hash_of(StoredKind::Response, id));
+        };
         let (id, worker) = (hash_of(kind, id), Arc::clone(&self.decision.worker));
         self.gateway.router.apply(Change::ResponseStored { id, owner, worker });
         self.gateway.notify_peers();
         Some(id)
+    }
+
+    /// Number of answers that the request asks for.
+    pub(crate) fn answers(&self) -> u32 {
+        self.request.answers
     }
 
     /// Whether the engine answers before it has computed the response.
@@ -137,8 +148,14 @@ impl Attempt {
     }
 
     /// The stored object that the request reads, changes or cancels.
-    pub(crate) fn named_object(&self) -> Option<u128> {
+    pub(crate) fn named_object(&self) -> Option<NamedObject> {
         self.request.stored.named
+    }
+
+    /// Whether the request reads a stored response.
+    pub(crate) fn reads_response(&self) -> bool {
+        self.named_object().is_some_and(|named| named.call == StoredCall::Read)
+            && self.request.stored.references.iter().any(|one| one.kind == StoredKind::Response)
     }
 
     /// Settles the limits of a response that was computed in the background.

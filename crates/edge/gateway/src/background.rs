@@ -9,26 +9,46 @@
 //! GET  /v1/responses/resp_1               ──▶ {"status": "completed", "usage": {…}, …}  settled by the usage, once
 //! ```
 //!
-//! A response that no client asks for is settled by what was reserved when its time is over. The gateway does not ask the
-//! engine itself: what a tenant leaves open counts against that tenant only.
+//! Only the status of the response itself counts, or that its worker does not know it any more. What cannot be read, and what
+//! a client did not wait for, counts as running. A response that no client asks for is settled by what was reserved when
+//! its time is over. The gateway does not ask the engine itself: what a tenant leaves open counts against that tenant only.
 
 use std::time::Duration;
 
-use warmroute_admission::Lease;
+use warmroute_admission::{Lease, Limits};
 use warmroute_types::Usage;
 
 use crate::gateway::Gateway;
+use crate::random::random;
+use crate::stored_use::NamedObject;
 
 /// How long a response counts as running, where `request-timeout-secs` does not say it.
 const RUNNING_MAX: Duration = Duration::from_secs(600);
 
 impl Gateway {
-    /// Keeps the limits of a response that the engine may still compute.
-    pub(crate) fn keep_in_background(&self, id: u128, lease: Lease) {
+    /// Keeps the limits of a response that the engine may still compute. Without its identifier they are kept until its time
+    /// is over.
+    pub(crate) fn keep_in_background(&self, id: Option<u128>, tenant: u64, lease: Lease) {
         let running_max = self.config().timeouts.total.unwrap_or(RUNNING_MAX);
         let gate = &self.admission_gate;
-        if let Some(lease) = gate.background.keep(id, lease, self.now() + running_max.into()) {
+        let id = id.unwrap_or_else(|| (u128::from(random()) << 64) | u128::from(random()));
+        if let Some(lease) = gate.background.keep(id, tenant, lease, self.now() + running_max.into()) {
             gate.limits.settle(&lease, lease.tokens());
+        }
+    }
+
+    /// The limits of a request of this tenant. Responses that are computed in the background hold places but no
+    /// connections. So requests for one of them may have as many beside it as the tenant may have requests: a client with
+    /// one place can ask for its response, and no client gets more connections than places. One more may cancel or delete.
+    pub(crate) fn limits_for(&self, limits: Limits, tenant: u64, named: Option<NamedObject>) -> Limits {
+        let Some(NamedObject { id, call }) = named.filter(|named| named.call.is_free()) else {
+            return limits;
+        };
+        let held = self.admission_gate.background.held_beside(id, tenant);
+        let more = if held > 0 { held + u32::from(call.frees()) } else { 0 };
+        match limits.concurrent {
+            0 => limits,
+            concurrent => Limits { concurrent: concurrent.saturating_add(more), ..limits },
         }
     }
 
@@ -53,7 +73,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use warmroute_admission::{Asked, ExpectedTokens, Limits};
+    use warmroute_admission::{Asked, ExpectedTokens};
     use warmroute_policy::Standard;
     use warmroute_router::Router;
 
@@ -81,8 +101,9 @@ mod tests {
     #[test]
     fn a_response_keeps_its_place_until_it_has_ended_and_its_tokens_count_once() {
         let gateway = gateway();
-        gateway.keep_in_background(1, lease(&gateway, 100).unwrap());
-        assert!(gateway.admission_gate.background.has(1) && !gateway.admission_gate.background.has(2));
+        gateway.keep_in_background(Some(1), 7, lease(&gateway, 100).unwrap());
+        let held = |id, tenant| gateway.admission_gate.background.held_beside(id, tenant);
+        assert_eq!((held(1, 7), held(2, 7), held(1, 8)), (1, 0, 0));
         assert!(lease(&gateway, 1).is_none(), "its place is taken");
         gateway.end_background(2, None);
         gateway.expire_background();
@@ -92,7 +113,7 @@ mod tests {
         gateway.end_background(1, Some(usage));
         assert!(lease(&gateway, 600).is_none(), "600 of 1,000 tokens are used");
         let next = lease(&gateway, 300).unwrap();
-        gateway.keep_in_background(1, next);
+        gateway.keep_in_background(Some(1), 7, next);
         assert!(gateway.admission_gate.background.next_expired(gateway.now()).is_none());
         let later = gateway.now() + RUNNING_MAX.into();
         assert!(gateway.admission_gate.background.next_expired(later).is_some(), "its time is over");

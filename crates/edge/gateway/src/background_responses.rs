@@ -1,6 +1,7 @@
 //! The leases of responses that engines compute in the background, see [`crate::background`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
@@ -19,27 +20,58 @@ pub(crate) struct BackgroundResponses {
 
 #[derive(Default)]
 struct Kept {
-    leases: HashMap<u128, Lease>,
-    /// When their times are over, in the order in which they were kept.
-    ends: VecDeque<(Micros, u128)>,
+    leases: HashMap<u128, Held>,
+    /// Responses of each tenant.
+    counts: HashMap<u64, u32>,
+    /// When their times are over.
+    ends: BTreeSet<(Micros, u128)>,
+}
+
+struct Held {
+    tenant: u64,
+    lease: Lease,
+    until: Micros,
+}
+
+impl Kept {
+    fn remove(&mut self, id: u128) -> Option<Lease> {
+        let Held { tenant, lease, until } = self.leases.remove(&id)?;
+        self.ends.remove(&(until, id));
+        if let Entry::Occupied(mut count) = self.counts.entry(tenant) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some(lease)
+    }
 }
 
 impl BackgroundResponses {
     /// Keeps the lease of a response. Returns a lease for which there is no room.
-    pub(crate) fn keep(&self, id: u128, lease: Lease, until: Micros) -> Option<Lease> {
+    pub(crate) fn keep(&self, id: u128, tenant: u64, lease: Lease, until: Micros) -> Option<Lease> {
         let mut kept = self.kept.lock();
         if kept.leases.len() >= KEPT_MAX {
             return Some(lease);
         }
-        kept.ends.push_back((until, id));
-        let before = kept.leases.insert(id, lease);
+        let before = kept.remove(id);
+        kept.ends.insert((until, id));
+        *kept.counts.entry(tenant).or_default() += 1;
+        kept.leases.insert(id, Held { tenant, lease, until });
         self.count.store(kept.leases.len(), Relaxed);
         before
     }
 
-    /// Whether a response may still be computed. Requests for it need no place of their own: its tenant may have no other.
-    pub(crate) fn has(&self, id: u128) -> bool {
-        self.count.load(Relaxed) > 0 && self.kept.lock().leases.contains_key(&id)
+    /// How many responses of this tenant may still be computed, if this is one of them; 0 otherwise.
+    pub(crate) fn held_beside(&self, id: u128, tenant: u64) -> u32 {
+        if self.count.load(Relaxed) == 0 {
+            return 0;
+        }
+        let kept = self.kept.lock();
+        match kept.leases.get(&id).is_some_and(|held| held.tenant == tenant) {
+            true => kept.counts.get(&tenant).copied().unwrap_or(0),
+            false => 0,
+        }
     }
 
     /// The lease of a response that has ended.
@@ -48,10 +80,9 @@ impl BackgroundResponses {
             return None;
         }
         let mut kept = self.kept.lock();
-        let lease = kept.leases.remove(&id)?;
-        kept.ends.retain(|(_, other)| *other != id);
+        let lease = kept.remove(id);
         self.count.store(kept.leases.len(), Relaxed);
-        Some(lease)
+        lease
     }
 
     /// A response whose time is over.
@@ -60,8 +91,8 @@ impl BackgroundResponses {
             return None;
         }
         let mut kept = self.kept.lock();
-        let (_, id) = kept.ends.pop_front_if(|(until, _)| *until <= now)?;
-        let lease = kept.leases.remove(&id);
+        let (_, id) = kept.ends.first().copied().filter(|(until, _)| *until <= now)?;
+        let lease = kept.remove(id);
         self.count.store(kept.leases.len(), Relaxed);
         lease
     }

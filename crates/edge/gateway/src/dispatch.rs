@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use warmroute_admission::TtftBudget;
 use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
-use warmroute_router::Decision;
+use warmroute_router::{Decision, Vacancy};
 use warmroute_types::{Micros, WorkerId};
 
 use crate::attempt::{Attempt, blame_worker, suspect_worker};
@@ -23,6 +23,7 @@ use crate::drain::Drain;
 use crate::early_lease::EarlyLease;
 use crate::fallback_response::{FallbackResponse, read_rejection};
 use crate::first_byte_wait::FirstByteWait;
+use crate::framing::Framing;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::idle_timeout::earlier;
@@ -30,10 +31,9 @@ use crate::intake::{self, Intake, RequestBody};
 use crate::keys::Tenant;
 use crate::open_connections::OpenConnection;
 use crate::permit::{self, Entry, Permit};
-use crate::relay::{Continuation, EndMarker, Relay, RelayParams};
+use crate::relay::{Continuation, Relay, RelayParams};
 use crate::request_log::RequestLog;
 use crate::response_body::ResponseBody;
-use crate::response_watch::Framing;
 use crate::routing;
 use crate::started_response::{StartedResponse, read_first_chunk};
 use crate::status_class::StatusClass;
@@ -92,9 +92,10 @@ async fn read(
     tenant: Option<&Tenant>,
 ) -> Result<(Option<EarlyLease>, Intake), GatewayError> {
     let connection = parts.extensions.remove::<Arc<OpenConnection>>();
+    let named = stored_objects::named_object(&parts.method, parts.uri.path());
     let early = match body.is_end_stream() {
         true => Ok(None),
-        false => EarlyLease::take(gateway, &config.admission, &parts.headers, tenant).await,
+        false => EarlyLease::take(gateway, &config.admission, &parts.headers, tenant, named).await,
     };
     let early = match early {
         Ok(early) => early,
@@ -158,7 +159,8 @@ impl Dispatch {
         }
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
-        if intake.request.cached_tokens == CachedTokens::Hidden {
+        if intake.request.cached_tokens == CachedTokens::Hidden || intake.request.stored.named.is_some() {
+            // The gateway reads the answer.
             parts.headers.remove(header::ACCEPT_ENCODING);
         }
         headers::set_credentials(&mut parts.headers, &config, tenant);
@@ -228,18 +230,25 @@ impl Dispatch {
     }
 
     /// Whether to wait for a worker instead of refusing the request. A worker that vanished between admission and routing
-    /// is waited for once.
+    /// is waited for, and a paused one once.
     fn may_wait(&mut self, refusal: &GatewayError) -> bool {
-        let is_untried = self.failed_workers.is_empty() && !self.has_waited;
-        let waits_for_workers = self.config.admission.waits_for_workers() && is_untried;
+        let waits_for_workers = self.config.admission.waits_for_workers() && self.failed_workers.is_empty();
         match refusal {
             GatewayError::WorkersFull => self.permit.is_some(),
             GatewayError::NotReady if waits_for_workers && self.permit.is_some() => {
-                self.has_waited = true;
-                true
+                !std::mem::replace(&mut self.has_waited, true) || self.has_no_worker()
             }
             _ => false,
         }
+    }
+
+    /// Whether no worker that the request may use is ready.
+    fn has_no_worker(&self) -> bool {
+        let request = &self.intake.request;
+        let vacancy = |avoid: Vec<WorkerId>| {
+            self.gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(&avoid))
+        };
+        self.excluded_workers().is_ok_and(|avoid| vacancy(avoid) == Vacancy::NoWorker)
     }
 
     /// Waits for a worker with room, after all usable workers turned out to be full or gone.
@@ -505,13 +514,12 @@ impl Dispatch {
         if class != StatusClass::Normal || status.is_client_error() {
             self.log_worker_error(&attempt, status.as_u16(), "worker answered with an error");
         }
-        let end_marker = end_marker_of(started.head.headers());
         let head = self.client_head(started.head, &attempt.decision);
         let mut params = RelayParams {
             api: self.api,
             framing: Framing::of(&head.headers),
-            end_marker,
             outcome: AttemptOutcome::of(head.status),
+            status: head.status,
             class,
             usage_injected: self.intake.request.usage_injected,
             cached_tokens: self.intake.request.cached_tokens,
@@ -567,10 +575,4 @@ impl Drop for Dispatch {
         self.intake.release_body();
         drop(self.permit.take());
     }
-}
-
-fn end_marker_of(headers: &HeaderMap) -> EndMarker {
-    let is_framed =
-        headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING);
-    if is_framed { EndMarker::Framed } else { EndMarker::Closed }
 }

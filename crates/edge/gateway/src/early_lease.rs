@@ -1,7 +1,7 @@
 //! The place of a request among its tenant's concurrent ones while its body arrives.
 //!
 //! A body may take minutes. If the request counted only after it, one key could hold every connection of the gateway with
-//! bodies that drip. So it counts from its head on, with no tokens: how many it needs stands in the body.
+//! bodies that drip. So it counts from its head on, with one token: how many it needs stands in the body.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
 use crate::limit_exchange;
+use crate::stored_use::NamedObject;
 
 /// A place among the concurrent requests of a tenant. Dropping it gives the place back, and the request does not count.
 pub(crate) struct EarlyLease {
@@ -30,6 +31,7 @@ impl EarlyLease {
         config: &AdmissionConfig,
         headers: &HeaderMap,
         tenant: Option<&Tenant>,
+        named: Option<NamedObject>,
     ) -> Result<Option<EarlyLease>, GatewayError> {
         let limits = tenant.map_or(config.limits, |tenant| tenant.limits.over(config.limits));
         if limits.concurrent == 0 {
@@ -37,8 +39,11 @@ impl EarlyLease {
         }
         gateway.expire_background();
         let tenant = gateway.admission_gate.tenant_id(config, headers, tenant);
-        let nothing = ExpectedTokens { prompt: 0, answers: 0, answer_max: Some(0) };
-        let lease = limit_exchange::reserve(gateway, tenant, limits, nothing, None).await;
+        let limits = gateway.limits_for(limits, tenant, named);
+        // A tenant that has no token left need not send its body.
+        let prompt = u32::from(!named.is_some_and(|named| named.call.is_free()));
+        let least = ExpectedTokens { prompt, answers: 0, answer_max: Some(0) };
+        let lease = limit_exchange::reserve(gateway, tenant, limits, least, None).await;
         let lease = Some(lease.map_err(GatewayError::RateLimited)?);
         Ok(Some(EarlyLease { gateway: Arc::clone(gateway), limits, tenant, lease }))
     }

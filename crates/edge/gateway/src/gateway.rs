@@ -60,6 +60,8 @@ pub struct Gateway {
     transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
     /// Takes other pickers' reports, once the endpoint picker runs.
     reports: OnceLock<mpsc::Sender<PickReport>>,
+    /// Set once all sources have listed their workers, or one is ready.
+    workers_known: OnceLock<()>,
     start: Instant,
 }
 
@@ -119,6 +121,7 @@ impl Gateway {
             body_memory,
             transport,
             reports: OnceLock::new(),
+            workers_known: OnceLock::new(),
             start,
         }))
     }
@@ -223,6 +226,16 @@ impl Gateway {
         self.transport.get().map(|transport| transport.stats())
     }
 
+    /// Notes that the workers are known: a request that finds none will find none later either.
+    pub fn note_workers_known(&self) {
+        _ = self.workers_known.set(());
+    }
+
+    /// Whether the workers are known, or requests wait until they are.
+    pub fn are_workers_known(&self) -> bool {
+        self.workers_known.get().is_some() || self.config().admission.waits_for_workers()
+    }
+
     /// Retries left in the shared budget. A handover passes the number to [`Gateway::inherit_retries`].
     pub fn retries_left(&self) -> u64 {
         self.retries.left(self.now())
@@ -269,8 +282,9 @@ impl Gateway {
     pub fn admit_next(&self) -> bool {
         let config = self.config();
         let has_room = |waiter: &Waiter| {
-            let vacancy = self.router.inspect().vacancy(waiter.model.as_deref(), waiter.usable());
-            config.admission.may_route(vacancy)
+            let inspect = self.router.inspect();
+            let vacancy = inspect.vacancy(waiter.model.as_deref(), waiter.usable(inspect.joins()));
+            config.admission.may_wake(vacancy)
         };
         self.admission_gate.admit_next(has_room, || self.now())
     }

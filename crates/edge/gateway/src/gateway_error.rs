@@ -71,6 +71,11 @@ pub(crate) enum GatewayError {
     TargetTooLong { limit: usize },
     #[error("No worker is ready; try again in {RETRY_AFTER_S} s")]
     NotReady,
+    #[error(
+        "No worker is ready among the {allowed} endpoints that the proxy allows \
+         (x-gateway-destination-endpoint-subset); try again in {RETRY_AFTER_S} s"
+    )]
+    NoAllowedWorker { allowed: usize },
     #[error("No worker became ready within {} s; try again in {RETRY_AFTER_S} s", seconds(*waited))]
     NoWorkerInTime { waited: Micros },
     #[error("All workers are at their concurrency limit; try again in {RETRY_AFTER_S} s")]
@@ -260,6 +265,7 @@ impl GatewayError {
             GatewayError::HeadTooLarge { .. } => "head_too_large",
             GatewayError::TargetTooLong { .. } => "target_too_long",
             GatewayError::NotReady
+            | GatewayError::NoAllowedWorker { .. }
             | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
             | GatewayError::StoredNotReady(_) => "no_worker_ready",
@@ -311,6 +317,7 @@ impl GatewayError {
             GatewayError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
             GatewayError::SlowBody => StatusCode::REQUEST_TIMEOUT,
             GatewayError::NotReady
+            | GatewayError::NoAllowedWorker { .. }
             | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
             | GatewayError::StoredNotReady(_)
@@ -343,6 +350,7 @@ impl GatewayError {
             | GatewayError::Shed { retry_after_s }
             | GatewayError::RateLimited(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
             GatewayError::NotReady
+            | GatewayError::NoAllowedWorker { .. }
             | GatewayError::NoWorkerInTime { .. }
             | GatewayError::WorkersFull
             | GatewayError::StoredNotReady(_)

@@ -308,7 +308,12 @@ pub(crate) async fn buffer(
         }
         return Err(GatewayError::TooLarge { limit });
     }
-    match read_within(start, &mut body, announced, limit, &mut deadline, budget).await {
+    let leave = budget.begin_arrival();
+    let read = tokio::select! {
+        read = read_within(start, &mut body, announced, limit, &mut deadline, budget) => read,
+        () = leave.wait() => Err(GatewayError::SlowBody),
+    };
+    match read.and_then(|bytes| budget.end_arrival().map(|()| bytes)) {
         Err(
             refusal @ (GatewayError::TooLarge { .. }
             | GatewayError::MemoryFull

@@ -10,13 +10,12 @@ use std::sync::Arc;
 use http::HeaderMap;
 use tokio::sync::oneshot;
 use warmroute_admission::{
-    AdmissionPosition, AdmissionRequest, Exceeded, ExpectedTokens, Lease, Limit, Limits, RefusalCause,
-    Refused, TtftBudget,
+    AdmissionPosition, AdmissionRequest, ExpectedTokens, Lease, Limits, RefusalCause, Refused, TtftBudget,
 };
-use warmroute_router::Vacancy;
+use warmroute_router::{Usable, Vacancy};
 use warmroute_types::{Micros, Usage, WorkerId};
 
-use crate::admission_gate::{AdmissionConfig, Waiter};
+use crate::admission_gate::{AdmissionConfig, Waiter, place_cost};
 use crate::cached_tokens::CachedTokens;
 use crate::early_lease::EarlyLease;
 use crate::gateway::Gateway;
@@ -31,11 +30,16 @@ use crate::ttft_budget;
 /// An admitted request. Dropping it ends the request: it settles the rate limits and admits the next one.
 pub(crate) struct Permit {
     gateway: Arc<Gateway>,
-    ask: AdmissionRequest,
+    tenant: u64,
+    prompt_tokens: u32,
     /// Number of answers the request asks for (`n`).
     answers: u32,
     /// The request's part of its tenant's limits; `None` without limits.
     lease: Option<Lease>,
+    /// Whether the engine answers before it has computed the response.
+    is_background: bool,
+    /// Whether the engine may compute it after the request has ended.
+    may_run_on: bool,
     /// Tokens used so far. When the request ends, for whatever reason, its tenant is charged this number.
     charged_tokens: u32,
     /// `None` if only rates are limited.
@@ -48,6 +52,8 @@ struct Admitted {
     place: AdmissionPosition,
     /// Latest time until which the request may wait, also if it has to queue again.
     deadline: Micros,
+    /// When it was admitted.
+    since: Micros,
 }
 
 /// The request's budget for its time to first token, if it has one. It begins now.
@@ -97,24 +103,23 @@ pub(crate) async fn admit(
     }
     let mut permit = Permit {
         gateway: Arc::clone(gateway),
-        ask,
+        tenant: ask.tenant,
+        prompt_tokens: request.prompt_tokens,
         answers: request.answers,
+        is_background: request.stored.is_background,
+        may_run_on: false,
         lease: None,
         charged_tokens: 0,
         admitted: None,
     };
     if has_rates {
-        let ParsedRequest { prompt_tokens: prompt, answers, answer_tokens_max: answer_max, .. } = **request;
-        let expected = ExpectedTokens { prompt, answers, answer_max };
+        let limits = gateway.limits_for(limits, ask.tenant, request.stored.named);
+        let expected = expected_tokens(request);
         let lease = match early {
             Some(early) => early.admit(expected).await,
             None => limit_exchange::reserve(gateway, ask.tenant, limits, expected, None).await,
         };
-        let is_polled = || request.stored.named.is_some_and(|id| gateway.admission_gate.background.has(id));
-        permit.lease = match lease {
-            Err(Exceeded { limit: Limit::Concurrent, .. }) if is_polled() => None,
-            lease => Some(lease.map_err(GatewayError::RateLimited)?),
-        };
+        permit.lease = Some(lease.map_err(GatewayError::RateLimited)?);
     }
     if config.is_limited() {
         let shares = tenant.map_or(config.shares, |tenant| tenant.shares.over(config.shares));
@@ -123,6 +128,15 @@ pub(crate) async fn admit(
         permit.admitted = Some(admitted.map_err(shown)?);
     }
     Ok(Some(permit))
+}
+
+/// The tokens that a request may use. Those of an upload are not known before its answer, but not none.
+fn expected_tokens(request: &ParsedRequest) -> ExpectedTokens {
+    let ParsedRequest { prompt_tokens, answers, answer_tokens_max: answer_max, .. } = *request;
+    match request.stored.is_free() {
+        true => ExpectedTokens { prompt: 0, answers: 0, answer_max: Some(0) },
+        false => ExpectedTokens { prompt: prompt_tokens.max(1), answers, answer_max },
+    }
 }
 
 /// The expected time to first token of a request that is admitted now, and without room that of recent ones.
@@ -151,6 +165,13 @@ fn in_terms_of(
     GatewayError::TtftBudget { expected, accepted, budget: budget.budget, retry_after_s: *retry_after_s }
 }
 
+/// The route of a request in the queue. Clients may invent names of models; those that no worker lists have one route, so that
+/// routes are no more than models.
+fn route_of(gateway: &Gateway, model: Option<&str>, usable: Usable<'_>, joins: u64) -> u64 {
+    let listed = model.filter(|model| gateway.router.inspect().lists_model(model));
+    gateway.admission_gate.route(if model.is_some() { listed.or(Some("")) } else { None }, usable, joins)
+}
+
 async fn enter_or_queue(
     gateway: &Arc<Gateway>,
     config: &AdmissionConfig,
@@ -161,18 +182,22 @@ async fn enter_or_queue(
 ) -> Result<Admitted, GatewayError> {
     let (gate, now) = (&gateway.admission_gate, gateway.now());
     let model = request.model.as_deref();
-    let usable = request.usable(avoid);
-    let ask = AdmissionRequest { route: gate.route(model, usable), ..ask };
+    let (usable, joins) = (request.usable(avoid), gateway.router.inspect().joins());
+    let ask = AdmissionRequest { route: route_of(gateway, model, usable, joins), ..ask };
     let vacancy = gateway.router.inspect().vacancy(model, usable);
+    if let (Vacancy::UnknownModel, Some(model)) = (vacancy, model) {
+        // No place in the queue would help it.
+        return Err(GatewayError::UnknownModel(model.to_owned()));
+    }
     let awaits_worker = vacancy == Vacancy::NoWorker && config.waits_for_workers();
     let deadline = now + if awaits_worker { config.wake_max } else { config.wait_max }.into();
     let deadline = ask.due.map_or(deadline, |due| deadline.min(due));
     if let Some(place) = gate.admission.lock().enter(ask, || config.may_route(vacancy)) {
-        return Ok(Admitted { place, deadline });
+        return Ok(Admitted { place, deadline, since: now });
     }
     let (wake, woken) = oneshot::channel();
     let (model_name, within) = (request.model.clone(), request.within.clone());
-    let waiter = Waiter { model: model_name, avoid: avoid.to_vec(), within, wake };
+    let waiter = Waiter { model: model_name, avoid: avoid.to_vec(), joins, within, wake };
     let (place, wait) = {
         let mut admission = gate.admission.lock();
         if admission.waiting_of(ask.tenant) >= shares.of_queue(config.waiting_max) {
@@ -186,7 +211,7 @@ async fn enter_or_queue(
         RefusalCause::Full => GatewayError::QueueFull { retry_after_s },
         RefusalCause::TooLate => GatewayError::QueueTooLate { wait, retry_after_s },
     })?;
-    let admitted = Admitted { place, deadline };
+    let admitted = Admitted { place, deadline, since: now };
     // There may be room for this request but not for those before it, which may need other workers.
     gateway.admit_next();
     wait_for_turn(gateway, admitted, woken, request, avoid).await
@@ -208,7 +233,7 @@ async fn wait_for_turn(
     match outcome {
         Ok(Ok(())) => {
             guard.disarm();
-            Ok(admitted)
+            Ok(Admitted { since: gateway.now(), ..admitted })
         }
         // The queue dropped the waiter, so there is no place to give back.
         Ok(Err(_)) => {
@@ -230,10 +255,13 @@ fn queue_timeout(
 ) -> GatewayError {
     let waits_for_workers = gateway.config().admission.waits_for_workers();
     let vacancy = gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(avoid));
-    if waits_for_workers && vacancy == Vacancy::NoWorker {
-        return GatewayError::NoWorkerInTime { waited };
+    match vacancy {
+        Vacancy::NoWorker if waits_for_workers => GatewayError::NoWorkerInTime { waited },
+        Vacancy::UnknownModel if waits_for_workers => {
+            GatewayError::UnknownModel(request.model.clone().unwrap_or_default())
+        }
+        _ => GatewayError::QueueTimeout { waited, retry_after_s: retry_after_s(gateway) },
     }
-    GatewayError::QueueTimeout { waited, retry_after_s: retry_after_s(gateway) }
 }
 
 fn retry_after_s(gateway: &Gateway) -> u32 {
@@ -274,7 +302,8 @@ impl Drop for QueueGuard<'_> {
 impl Permit {
     /// Notes that a worker was chosen and will compute the prompt, and admits the next request if there is room.
     pub(crate) fn mark_routed(&mut self) {
-        self.charged_tokens = self.ask.cost;
+        self.charged_tokens = self.prompt_tokens;
+        self.may_run_on = self.is_background;
         self.gateway.admit_next();
     }
 
@@ -287,12 +316,14 @@ impl Permit {
     ) -> Result<(), GatewayError> {
         let gateway = Arc::clone(&self.gateway);
         let (gate, model) = (&gateway.admission_gate, request.model.as_deref());
-        let Admitted { place, deadline } = self.admitted.take().ok_or(GatewayError::NotReady)?;
-        let admitted =
-            Admitted { place: place.on_route(gate.route(model, request.usable(&avoid))), deadline };
+        let mut admitted = self.admitted.take().ok_or(GatewayError::NotReady)?;
+        let (usable, joins) = (request.usable(&avoid), gateway.router.inspect().joins());
+        admitted.place = admitted.place.on_route(route_of(&gateway, model, usable, joins));
+        let awaits_worker = gateway.router.inspect().vacancy(model, usable) == Vacancy::NoWorker;
+        let _counted = awaits_worker.then(|| gate.await_worker(model));
         let (wake, woken) = oneshot::channel();
         let (model_name, within) = (request.model.clone(), request.within.clone());
-        let waiter = Waiter { model: model_name, avoid: avoid.clone(), within, wake };
+        let waiter = Waiter { model: model_name, avoid: avoid.clone(), joins, within, wake };
         gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
         // The request no longer counts as running, so a worker may have room for it or for another one.
         gateway.admit_next();
@@ -302,7 +333,7 @@ impl Permit {
 
     /// Charges the output tokens streamed so far, so that a request that ends early is charged for what was computed.
     pub(crate) fn charge_streamed(&mut self, output_tokens: u32) {
-        self.charged_tokens = self.ask.cost.saturating_add(output_tokens);
+        self.charged_tokens = self.prompt_tokens.saturating_add(output_tokens);
         let charged_tokens = self.charged_tokens;
         let exceeded = |lease: &&mut Lease| lease.is_limited() && charged_tokens > lease.tokens();
         if let Some(lease) = self.lease.as_mut().filter(exceeded) {
@@ -330,30 +361,48 @@ impl Permit {
         }
     }
 
-    /// Keeps the request's part of its tenant's limits, because the engine goes on after its answer.
-    pub(crate) fn keep_in_background(&mut self, id: u128) {
+    /// Keeps the request's part of its tenant's limits, because the engine may go on after its answer. Without an
+    /// identifier no request can show that it has ended.
+    pub(crate) fn keep_in_background(&mut self, id: Option<u128>) {
+        self.may_run_on = false;
         if let Some(lease) = self.lease.take() {
-            self.gateway.keep_in_background(id, lease);
+            self.gateway.keep_in_background(id, self.tenant, lease);
         }
+    }
+
+    /// Whether the engine may compute the response after the request has ended.
+    pub(crate) fn may_run_on(&self) -> bool {
+        self.may_run_on
+    }
+
+    /// Notes that the engine does not compute the response any more.
+    pub(crate) fn mark_computed(&mut self) {
+        self.may_run_on = false;
     }
 
     /// Charges nothing, because no worker served the request.
     pub(crate) fn refund(&mut self) {
-        self.charged_tokens = 0;
+        (self.charged_tokens, self.may_run_on) = (0, false);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        if self.may_run_on {
+            // The client has left before the answer.
+            self.keep_in_background(None);
+        }
         let gate = &self.gateway.admission_gate;
         if let Some(lease) = &self.lease {
             gate.limits.settle(lease, self.charged_tokens);
             self.gateway.notify_peers();
         }
         if let Some(admitted) = self.admitted {
+            let now = self.gateway.now();
+            let cost = place_cost(self.charged_tokens, now.since(admitted.since));
             let mut admission = gate.admission.lock();
-            admission.correct(admitted.place, self.charged_tokens);
-            admission.end(admitted.place, self.gateway.now());
+            admission.correct(admitted.place, cost);
+            admission.end(admitted.place, now);
             drop(admission);
             self.gateway.admit_next();
         }

@@ -15,10 +15,11 @@ use warmroute_types::{Micros, Usage};
 use crate::attempt::{Attempt, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::body_budget::BodyBudget;
+use crate::framing::Framing;
 use crate::gateway::Gateway;
 use crate::headers;
 use crate::permit::Permit;
-use crate::response_watch::{Framing, ResponseWatch};
+use crate::response_watch::ResponseWatch;
 use crate::status_class::StatusClass;
 use crate::upstream::Upstream;
 use crate::upstream_body::BufferedBody;
@@ -91,7 +92,7 @@ impl Pick {
             sight: ResponseSight::Unseen,
             begun: None,
             // Until the head arrives it is not known whether a stream follows.
-            watch: Some(ResponseWatch::new(attempt, permit, Framing::Document, AttemptOutcome::Ok)),
+            watch: Some(ResponseWatch::new(attempt, permit, Framing::Document, StatusCode::OK)),
         }
     }
 
@@ -183,7 +184,7 @@ impl Pick {
             StatusClass::Normal => {}
         }
         self.begun = Some((outcome, class));
-        self.watch = Some(ResponseWatch::new(attempt, permit, Framing::of(headers), outcome));
+        self.watch = Some(ResponseWatch::new(attempt, permit, Framing::of(headers), status));
     }
 
     /// Notes the first token of a response that another picker reads.
@@ -192,9 +193,9 @@ impl Pick {
     }
 
     /// Ends the request after a whole response that another picker has read.
-    pub(crate) fn end_as_reported(mut self, usage: Option<Usage>, id: Option<&str>) {
+    pub(crate) fn end_as_reported(mut self, usage: Option<Usage>, id: Option<&str>, is_computed: bool) {
         if let Some(watch) = &mut self.watch {
-            watch.note_report(usage, id);
+            watch.note_report(usage, id, is_computed);
         }
         self.end();
     }
@@ -216,6 +217,7 @@ impl Pick {
     /// Ends a request whose response was not seen. Its prompt counts as computed, and its tenant is charged what was reserved.
     pub fn end_unseen(mut self) {
         if let Some(mut watch) = self.watch.take() {
+            watch.permit.iter_mut().for_each(Permit::mark_computed);
             watch.permit.iter_mut().for_each(Permit::charge_reserved);
             watch.attempt.end_unobserved();
         }

@@ -165,7 +165,9 @@ impl PickIntake {
         self.check_head().map_err(|error| self.refuse(error))?;
         if self.head.has_body {
             let (admission, tenant) = (&self.config.admission, self.tenant.as_deref());
-            let early = EarlyLease::take(&self.gateway, admission, &self.head.headers, tenant).await;
+            let path = self.head.path.split('?').next().unwrap_or_default();
+            let named = stored_objects::named_object(&self.head.method, path);
+            let early = EarlyLease::take(&self.gateway, admission, &self.head.headers, tenant, named).await;
             self.early = early.map_err(|error| self.refuse(error))?;
         }
         Ok(())
@@ -198,13 +200,19 @@ impl PickIntake {
         self.refuse(GatewayError::SlowBody)
     }
 
-    /// Adds a part of the body.
+    /// Counts bytes of the proxy's messages as they arrive, before a part of the body is whole. They stay in memory with it.
+    pub fn reserve(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.deadline.extend(bytes, Instant::now());
+        self.budget.reserve(bytes).map_err(|error| self.refuse(error))
+    }
+
+    /// Adds a part of the body, whose bytes have been counted.
     pub fn push(&mut self, part: Bytes) -> Result<(), Refusal> {
         self.bytes += part.len();
-        self.deadline.extend(part.len(), Instant::now());
         let limit = self.config.body_bytes_max;
-        let fits = if self.bytes > limit { Err(GatewayError::TooLarge { limit }) } else { Ok(()) };
-        fits.and_then(|()| self.budget.reserve(part.len())).map_err(|error| self.refuse(error))?;
+        if self.bytes > limit {
+            return Err(self.refuse(GatewayError::TooLarge { limit }));
+        }
         if !part.is_empty() {
             self.parts.push(part);
             if self.parts.len() <= STARTING_PARTS {
@@ -220,7 +228,17 @@ impl PickIntake {
     pub async fn pick(mut self, sight: ResponseSight) -> Result<Box<Pick>, Refusal> {
         match self.choose(sight).await {
             Ok(pick) => Ok(pick),
-            Err(error) => Err(self.refuse(error)),
+            Err(error) => Err(self.refuse(self.in_terms_of_subset(error))),
+        }
+    }
+
+    /// That no worker is ready, as one of those that the proxy allows: the others may be.
+    fn in_terms_of_subset(&self, error: GatewayError) -> GatewayError {
+        match (&self.head.allowed, error) {
+            (Some(allowed), GatewayError::NotReady) => {
+                GatewayError::NoAllowedWorker { allowed: allowed.len() }
+            }
+            (_, error) => error,
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::StatusCode;
 use tokio::time::Instant;
 use warmroute_prompt::Api;
 
@@ -18,12 +19,14 @@ use crate::attempt_outcome::AttemptOutcome;
 use crate::cached_tokens::{CachedTokens, CachedTokensFilter};
 use crate::continuation::{GuardedState, StreamGuard, Switch};
 use crate::drain::Drain;
+use crate::framing::Framing;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::idle_timeout::IdleTimeout;
 use crate::permit::Permit;
-use crate::response_watch::{Framing, ResponseWatch};
+use crate::response_watch::ResponseWatch;
 use crate::status_class::StatusClass;
+use crate::stream_end::StreamEnd;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::usage::UsageFilter;
 
@@ -38,15 +41,6 @@ const CHUNKS_A_POLL: usize = 32;
 #[derive(Debug, thiserror::Error)]
 #[error("the worker failed in the middle of its response")]
 pub(crate) struct TruncatedResponse;
-
-/// What marks the end of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndMarker {
-    /// The declared length, or the last chunk.
-    Framed,
-    /// The end of the connection, which looks the same if the worker dies. Streams of known APIs have a final event.
-    Closed,
-}
 
 /// A response on its way from a worker to the client.
 ///
@@ -83,9 +77,9 @@ struct OpenResponse {
 pub(crate) struct RelayParams {
     pub api: Api,
     pub framing: Framing,
-    pub end_marker: EndMarker,
     /// Outcome if the response completes.
     pub outcome: AttemptOutcome,
+    pub status: StatusCode,
     /// What the status says about the worker.
     pub class: StatusClass,
     /// Whether the stream carries usage that the client did not request.
@@ -105,19 +99,18 @@ pub(crate) struct RelayParams {
 }
 
 impl RelayParams {
-    /// Whether a response that ended here is a stream that was cut off. A chat or completion says with its last event
-    /// or with a finish reason that it is complete; a worker that gives up may still end its response as HTTP wants it.
-    /// Other APIs have engines without a final event, so there the end of the framing counts.
+    /// Whether a response that ended here is a stream that was cut off: a worker that gives up may still end its
+    /// response as HTTP wants it. What ends a stream of another API is not known.
     fn is_cut_off(&self, watch: &ResponseWatch) -> bool {
         let is_stream = self.framing == Framing::Events && self.outcome == AttemptOutcome::Ok;
-        is_stream
-            && !watch.has_final_event()
-            && match (self.end_marker, self.api) {
-                (_, Api::Other) => false,
-                (EndMarker::Closed, _) => true,
-                (EndMarker::Framed, Api::Chat | Api::Completions) => !watch.has_finish_reason(),
-                (EndMarker::Framed, _) => false,
-            }
+        let Some(events) = watch.events().filter(|_| is_stream) else { return false };
+        match self.api {
+            Api::Chat | Api::Completions => !events.is_complete(watch.attempt.answers()),
+            Api::Responses | Api::Messages | Api::Generate => !events.has_final_event(),
+            // The events of a stored response, from any of them on.
+            Api::Other if watch.attempt.reads_response() => events.has_events() && !events.has_final_event(),
+            Api::Other => false,
+        }
     }
 }
 
@@ -278,7 +271,7 @@ impl Relay {
         let Some(mut open) = self.open.take() else { return };
         let (outcome, class) = (self.params.outcome, self.params.class);
         let is_stream = self.params.framing == Framing::Events && outcome == AttemptOutcome::Ok;
-        if is_stream && open.watch.has_error_event() {
+        if is_stream && open.watch.events().is_some_and(StreamEnd::has_named_error) {
             // The client has seen the event. Whether the worker or the request is at fault is not known.
             open.watch.charge_partial_answer();
             return open.release(|attempt| attempt.fail(&UpstreamError::GivenUp), Some(&self.upstream));
@@ -293,6 +286,9 @@ impl Relay {
     fn fail(&mut self, error: &UpstreamError) -> Result<Bytes, TruncatedResponse> {
         self.continuation = None;
         if let Some(mut open) = self.open.take() {
+            if error.is_worker_fault() {
+                open.watch.note_worker_failure();
+            }
             open.watch.charge_partial_answer();
             open.release(|attempt| self.end_failed(attempt, error), None);
         }
@@ -335,7 +331,7 @@ impl OpenResponse {
         permit: Option<Permit>,
         params: &RelayParams,
     ) -> OpenResponse {
-        let watch = ResponseWatch::new(attempt, permit, params.framing, params.outcome);
+        let watch = ResponseWatch::new(attempt, permit, params.framing, params.status);
         let is_filtered = params.usage_injected && params.framing == Framing::Events;
         let is_hidden = params.cached_tokens == CachedTokens::Hidden;
         OpenResponse {

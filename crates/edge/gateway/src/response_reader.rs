@@ -3,12 +3,13 @@
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use warmroute_types::Usage;
 
+use crate::answer_state::AnswerState;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::first_token::FirstToken;
+use crate::framing::Framing;
 use crate::id_watch::IdWatch;
 use crate::pick::Pick;
 use crate::response_report::{REPORT_BYTES_MAX, ResponseReport};
-use crate::response_watch::Framing;
 use crate::usage::UsageWatch;
 
 /// Reads a response whose pick is held by another picker.
@@ -17,6 +18,7 @@ pub struct ResponseReader {
     /// Looks for the first token; `None` once seen, or if the response is not a stream.
     first_token: Option<FirstToken>,
     usage: UsageWatch,
+    state: Option<AnswerState>,
     id_watch: IdWatch,
     id: Option<String>,
 }
@@ -25,6 +27,7 @@ impl ResponseReader {
     /// Takes the head of the response.
     pub fn begin(&mut self, status: StatusCode, headers: &HeaderMap) -> ResponseReport {
         let is_stream = Framing::of(headers) == Framing::Events;
+        self.state = Some(AnswerState::new(Framing::of(headers)));
         let is_ok = AttemptOutcome::of(status) == AttemptOutcome::Ok;
         self.first_token = (is_stream && is_ok).then(FirstToken::default);
         let retry_after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -38,6 +41,7 @@ impl ResponseReader {
     /// Reads a chunk. Returns a report if it has the first token.
     pub fn read_chunk(&mut self, chunk: &[u8]) -> Option<ResponseReport> {
         self.usage.observe(chunk);
+        self.state.iter_mut().for_each(|state| state.observe(chunk));
         if self.id.is_none() {
             self.id = self.id_watch.walk(chunk).filter(|id| id.len() < REPORT_BYTES_MAX / 2);
         }
@@ -51,7 +55,10 @@ impl ResponseReader {
     /// The report of a complete response.
     pub fn end(self) -> ResponseReport {
         let counts = |usage: Usage| (usage.prompt_tokens, usage.output_tokens, usage.cached_tokens);
-        ResponseReport::Ended { usage: self.usage.read().map(counts), id: self.id }
+        let usage = self.usage.read();
+        let has_output = usage.is_some_and(|usage| usage.output_tokens > 0);
+        let is_computed = self.state.is_some_and(|state| state.has_ended(has_output));
+        ResponseReport::Ended { usage: usage.map(counts), id: self.id, is_computed }
     }
 }
 
@@ -70,13 +77,13 @@ impl Pick {
                 self.begin_response(StatusCode::from_u16(status).unwrap_or_default(), &headers);
             }
             ResponseReport::FirstToken => self.mark_first_token(),
-            ResponseReport::Ended { usage, id } => {
+            ResponseReport::Ended { usage, id, is_computed } => {
                 let usage = usage.map(|(prompt_tokens, output_tokens, cached_tokens)| Usage {
                     prompt_tokens,
                     output_tokens,
                     cached_tokens,
                 });
-                self.end_as_reported(usage, id.as_deref());
+                self.end_as_reported(usage, id.as_deref(), is_computed);
                 return None;
             }
             ResponseReport::Elsewhere => {
@@ -112,7 +119,8 @@ mod tests {
         }
         reports.push(reader.end());
         let begun = ResponseReport::Begun { status: 200, is_stream: true, retry_after: Some("3".to_owned()) };
-        let ended = ResponseReport::Ended { usage: Some((9, 2, Some(4))), id: Some("resp_1".to_owned()) };
+        let (usage, id) = (Some((9, 2, Some(4))), Some("resp_1".to_owned()));
+        let ended = ResponseReport::Ended { usage, id, is_computed: true };
         assert_eq!(reports, [begun, ResponseReport::FirstToken, ended]);
         for report in reports {
             let sent = PickReport { pick: u64::MAX, report }.encode();

@@ -35,6 +35,9 @@ pub enum ResponseReport {
         usage: Option<(u32, u32, Option<u32>)>,
         /// The identifier of the response, which the engine may have stored.
         id: Option<String>,
+        /// Whether it says that the engine has computed all of it.
+        #[serde(default)]
+        is_computed: bool,
     },
     /// Another worker answered, or the proxy itself.
     Elsewhere,

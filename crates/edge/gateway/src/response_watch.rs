@@ -1,32 +1,20 @@
 //! Watches a response as it passes: its first token, its usage, and what its tenant is charged.
 
-use http::{HeaderMap, HeaderValue, header};
+use http::StatusCode;
 use warmroute_types::Usage;
 
+use crate::answer_state::AnswerState;
 use crate::attempt::Attempt;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::first_token::FirstToken;
+use crate::framing::Framing;
 use crate::id_watch::IdWatch;
 use crate::meta_info::{Counting, MetaInfoWatch};
 use crate::permit::Permit;
 use crate::status_class::StatusClass;
+use crate::stored_reference::StoredCall;
+use crate::stream_end::StreamEnd;
 use crate::usage::UsageWatch;
-
-/// Framing of a response. It decides how a failure can be reported to the client, and whether a first token is seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Framing {
-    /// Server-sent events: an error event can follow.
-    Events,
-    /// A single document, which can only be cut off.
-    Document,
-}
-
-impl Framing {
-    pub(crate) fn of(headers: &HeaderMap) -> Framing {
-        let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-        if kind.starts_with(b"text/event-stream") { Framing::Events } else { Framing::Document }
-    }
-}
 
 /// The attempt and the permit of a response, and what its bytes have shown so far.
 pub(crate) struct ResponseWatch {
@@ -35,6 +23,12 @@ pub(crate) struct ResponseWatch {
     /// everything has been computed.
     first_token: Option<FirstToken>,
     usage: UsageWatch,
+    /// How the answer stands; `None` if nothing depends on it.
+    state: Option<AnswerState>,
+    /// Whether another picker has read that the response is computed.
+    is_computed: bool,
+    /// Whether the worker does not have what the request names.
+    is_gone: bool,
     /// Output tokens of the workers before, if this one continues a stream.
     streamed_before: u32,
     /// Looks for the identifier of what the worker stores; `None` once seen, or if it stores nothing.
@@ -50,18 +44,30 @@ impl ResponseWatch {
         attempt: Attempt,
         permit: Option<Permit>,
         framing: Framing,
-        outcome: AttemptOutcome,
+        status: StatusCode,
     ) -> ResponseWatch {
-        let is_stream = framing == Framing::Events && outcome == AttemptOutcome::Ok;
+        let is_ok = AttemptOutcome::of(status) == AttemptOutcome::Ok;
+        let is_stream = framing == Framing::Events && is_ok;
         let first_token = is_stream.then(FirstToken::default);
-        let is_stored = outcome == AttemptOutcome::Ok && attempt.stores_response();
-        let stored_id = is_stored.then(IdWatch::default);
         let usage = match (attempt.returns_meta_info(), framing) {
             (false, _) => UsageWatch::default(),
             (true, Framing::Events) => UsageWatch::of_meta_info(MetaInfoWatch::new(Counting::Largest)),
             (true, Framing::Document) => UsageWatch::of_meta_info(MetaInfoWatch::new(Counting::Sum)),
         };
-        ResponseWatch { attempt, first_token, usage, streamed_before: 0, stored_id, stored: None, permit }
+        let stored_id = (is_ok && attempt.needs_response_id()).then(IdWatch::default);
+        let has_state = is_stream || attempt.is_background() || attempt.named_object().is_some();
+        ResponseWatch {
+            attempt,
+            first_token,
+            usage,
+            state: has_state.then(|| AnswerState::new(framing)),
+            is_computed: false,
+            is_gone: matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE),
+            streamed_before: 0,
+            stored_id,
+            stored: None,
+            permit,
+        }
     }
 
     /// Counts the tokens that workers before have streamed.
@@ -80,7 +86,7 @@ impl ResponseWatch {
             self.stored = self.attempt.note_stored(&id);
         }
         self.usage.observe(chunk);
-        // What a request for a stored response shows was computed, and charged, before.
+        self.state.iter_mut().for_each(|state| state.observe(chunk));
         let charges = self.attempt.named_object().is_none();
         if let Some(permit) = self.permit.as_mut().filter(|_| charges) {
             permit.charge_streamed(self.usage.streamed_tokens().saturating_add(self.streamed_before));
@@ -94,42 +100,38 @@ impl ResponseWatch {
         }
     }
 
-    /// Notes what was read elsewhere: the usage, and the identifier of what the worker may have stored.
-    pub(crate) fn note_report(&mut self, usage: Option<Usage>, id: Option<&str>) {
+    /// Notes what was read elsewhere: the usage, the identifier of what the worker may have stored, and whether it is
+    /// computed.
+    pub(crate) fn note_report(&mut self, usage: Option<Usage>, id: Option<&str>, is_computed: bool) {
+        self.is_computed |= is_computed;
         usage.into_iter().for_each(|usage| self.usage.set(usage));
         if let (Some(_), Some(id)) = (self.stored_id.take(), id) {
             self.stored = self.attempt.note_stored(id);
         }
     }
 
-    /// Whether the stream contains the final event of its API.
-    pub(crate) fn has_final_event(&self) -> bool {
-        self.usage.has_final_event()
-    }
-
-    /// Whether the stream ended with an event that is named an error.
-    pub(crate) fn has_error_event(&self) -> bool {
-        self.usage.has_error_event()
-    }
-
-    /// Whether a chat or completion stream has said why its answer ends.
-    pub(crate) fn has_finish_reason(&self) -> bool {
-        self.usage.has_finish_reason()
+    /// The events of a stream, as far as they tell its end.
+    pub(crate) fn events(&self) -> Option<&StreamEnd> {
+        self.state.as_ref().and_then(AnswerState::events)
     }
 
     /// Charges a complete response. Returns the usage that the engine reported.
     pub(crate) fn charge_answer(&mut self, outcome: AttemptOutcome, class: StatusClass) -> Option<Usage> {
         let usage = self.usage.read().filter(|_| outcome == AttemptOutcome::Ok);
-        if let Some(id) = self.attempt.named_object() {
-            if outcome == AttemptOutcome::Ok && !self.usage.is_of_running_response() {
-                self.attempt.end_background(id, usage);
+        if let Some(named) = self.attempt.named_object() {
+            if self.shows_end(named.call, outcome) {
+                self.attempt.end_background(named.id, usage);
             }
-            self.permit.iter_mut().for_each(Permit::refund);
+            match usage.filter(|_| !named.call.is_free()) {
+                Some(usage) => self.permit.iter_mut().for_each(|permit| permit.charge_usage(usage)),
+                None => self.permit.iter_mut().for_each(Permit::refund),
+            }
             return None;
         }
         if outcome == AttemptOutcome::Ok && self.keep_in_background() {
             return None;
         }
+        self.permit.iter_mut().for_each(Permit::mark_computed);
         match usage {
             Some(usage) => self.permit.iter_mut().for_each(|permit| permit.charge_answer(usage)),
             None if class != StatusClass::Normal => self.permit.iter_mut().for_each(Permit::refund),
@@ -141,12 +143,38 @@ impl ResponseWatch {
         usage
     }
 
-    /// Keeps the limits of a response that the engine goes on to compute. Returns whether it does.
+    /// Whether the answer to a request for a stored response shows that the response is not computed any more. A worker
+    /// that does not know it, or has deleted it, cannot say more. A worker without a way to cancel says 404 as well, and that
+    /// shows nothing.
+    fn shows_end(&self, call: StoredCall, outcome: AttemptOutcome) -> bool {
+        let is_ok = outcome == AttemptOutcome::Ok;
+        match call {
+            StoredCall::Read => self.is_gone || (is_ok && self.has_ended()),
+            StoredCall::Cancel => is_ok && self.has_ended(),
+            StoredCall::Delete => is_ok,
+            StoredCall::Part | StoredCall::Change => false,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        let has_output = self.usage.read().is_some_and(|usage| usage.output_tokens > 0);
+        self.is_computed || self.state.as_ref().is_some_and(|state| state.has_ended(has_output))
+    }
+
+    /// Keeps the limits of a response that the engine may go on to compute. Returns whether it does.
     fn keep_in_background(&mut self) -> bool {
-        let is_running = self.attempt.is_background() && self.usage.is_of_running_response();
-        let Some(id) = self.stored.filter(|_| is_running) else { return false };
-        self.permit.iter_mut().for_each(|permit| permit.keep_in_background(id));
-        true
+        let is_running = self.attempt.is_background() && !self.has_ended();
+        if is_running {
+            self.permit.iter_mut().for_each(|permit| permit.keep_in_background(self.stored));
+        }
+        is_running
+    }
+
+    /// Notes that a failed worker does not go on to compute a response whose identifier has not come.
+    pub(crate) fn note_worker_failure(&mut self) {
+        if self.stored.is_none() {
+            self.permit.iter_mut().for_each(Permit::mark_computed);
+        }
     }
 
     /// Charges a response that ends early. Streamed tokens are charged already; the engine may have reported the
@@ -156,9 +184,10 @@ impl ResponseWatch {
             return self.permit.iter_mut().for_each(Permit::refund);
         }
         // The engine goes on although the client has left.
-        if self.keep_in_background() {
+        if self.permit.as_ref().is_some_and(Permit::may_run_on) && self.keep_in_background() {
             return;
         }
+        self.permit.iter_mut().for_each(Permit::mark_computed);
         let Some(permit) = &mut self.permit else { return };
         if let Some(usage) = self.usage.read() {
             permit.charge_usage(Usage {

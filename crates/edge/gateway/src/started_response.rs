@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 
-use crate::response_watch::Framing;
+use crate::framing::Framing;
 use crate::upstream::{UpstreamError, UpstreamResponse};
 
 /// A worker's response up to its first body chunk.

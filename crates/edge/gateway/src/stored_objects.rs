@@ -22,6 +22,7 @@ use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
 use crate::parsed_request::ParsedRequest;
 use crate::stored_reference::{CONVERSATIONS, StoredKind, StoredReference, reference_in_path};
+use crate::stored_use::NamedObject;
 use crate::token::digest;
 
 /// How long a request waits for peers to tell about an object that was just made at another router.
@@ -36,6 +37,12 @@ pub(crate) fn hash_of(kind: StoredKind, id: &str) -> u128 {
     let mut half = [0; 16];
     half.copy_from_slice(&digest[..16]);
     u128::from_le_bytes(half)
+}
+
+/// The object that a path names.
+pub(crate) fn named_object(method: &Method, path: &str) -> Option<NamedObject> {
+    let (reference, call) = reference_in_path(method, path)?;
+    Some(NamedObject { id: hash_of(reference.kind, &reference.id), call })
 }
 
 /// The hash of a tenant, the same on every router and after a restart.
@@ -69,8 +76,9 @@ pub(crate) async fn settle(
         // A list of all tenants' conversations.
         return if tenant.is_some() { Err(GatewayError::UnknownPath(path.to_owned())) } else { Ok(()) };
     }
-    if let Some(reference) = reference_in_path(method, path) {
-        request.stored.named = Some(hash_of(reference.kind, &reference.id));
+    request.stored.is_background &= api == Api::Responses;
+    if let Some((reference, _)) = reference_in_path(method, path) {
+        request.stored.named = named_object(method, path);
         // Fields of the body may name others, and the tenant must have all of them.
         request.stored.references.push(reference);
     } else if matches!(api, Api::Chat | Api::Completions | Api::Messages | Api::Generate) {
@@ -84,7 +92,12 @@ pub(crate) async fn settle(
         return Err(GatewayError::StoredNotFound(StoredReference { kind, id }));
     }
     for reference in &request.stored.references {
-        let worker = find(gateway, reference, tenant).await?;
+        let found = find(gateway, reference, tenant).await;
+        if let (Err(GatewayError::StoredLost(_)), StoredKind::Response) = (&found, reference.kind) {
+            // Its worker has gone, so it is not computed any more.
+            gateway.end_background(hash_of(reference.kind, &reference.id), None);
+        }
+        let worker = found?;
         match (worker, request.stored.worker) {
             (Some(worker), Some(other)) if worker != other => {
                 return Err(GatewayError::StoredApart(reference.clone()));
@@ -127,11 +140,12 @@ async fn find(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stored_reference::StoredCall;
 
     #[test]
     fn paths_name_responses_and_conversations() {
         let found = |method: Method, path: &str| {
-            reference_in_path(&method, path).map(|reference| (reference.kind, reference.id))
+            reference_in_path(&method, path).map(|(reference, _)| (reference.kind, reference.id))
         };
         let response = |id: &str| Some((StoredKind::Response, id.to_owned()));
         let completion = |id: &str| Some((StoredKind::Completion, id.to_owned()));
@@ -155,6 +169,23 @@ mod tests {
             (Method::POST, "/v1/chat/completions", None),
         ] {
             assert_eq!(found(method, path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn only_the_whole_object_is_read_deleted_or_cancelled() {
+        for (method, path, expected) in [
+            (Method::GET, "/v1/responses/resp_1", StoredCall::Read),
+            (Method::GET, "/v1/responses/resp_1/input_items", StoredCall::Part),
+            (Method::GET, "/v1/responses/resp_1/cancel", StoredCall::Part),
+            (Method::HEAD, "/v1/responses/resp_1", StoredCall::Part),
+            (Method::DELETE, "/v1/responses/resp_1", StoredCall::Delete),
+            (Method::DELETE, "/v1/responses/resp_1/x", StoredCall::Part),
+            (Method::POST, "/v1/responses/resp_1/cancel", StoredCall::Cancel),
+            (Method::POST, "/v1/responses/resp_1/cancel/x", StoredCall::Change),
+            (Method::POST, "/v1/responses/resp_1", StoredCall::Change),
+        ] {
+            assert_eq!(named_object(&method, path).unwrap().call, expected, "{method} {path}");
         }
     }
 }

@@ -53,11 +53,49 @@ pub(crate) fn is_stored_path(path: &str) -> bool {
     is_below || path == CONVERSATIONS
 }
 
+/// What a request does with the object that its path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoredCall {
+    /// Reads the object itself.
+    Read,
+    /// Stops a response that is computed.
+    Cancel,
+    Delete,
+    /// Reads a part of it, such as its input.
+    Part,
+    /// Anything else.
+    Change,
+}
+
+impl StoredCall {
+    fn of(method: &Method, rest: &str, id: &str) -> StoredCall {
+        let is_whole = rest == id;
+        match *method {
+            Method::GET if is_whole => StoredCall::Read,
+            Method::DELETE if is_whole => StoredCall::Delete,
+            Method::POST if rest.strip_prefix(id) == Some("/cancel") => StoredCall::Cancel,
+            Method::GET | Method::HEAD | Method::DELETE => StoredCall::Part,
+            _ => StoredCall::Change,
+        }
+    }
+
+    /// Whether it costs no tokens: what it shows was computed, and charged, before.
+    pub(crate) fn is_free(self) -> bool {
+        self != StoredCall::Change
+    }
+
+    /// Whether it ends what is computed.
+    pub(crate) fn frees(self) -> bool {
+        matches!(self, StoredCall::Cancel | StoredCall::Delete)
+    }
+}
+
 /// Calls of the Responses API that have the place of an identifier.
 const CALLS: [&str; 2] = ["compact", "input_tokens"];
 
-/// The object that a path names. `POST /v1/responses/compact` and similar calls name none.
-pub(crate) fn reference_in_path(method: &Method, path: &str) -> Option<StoredReference> {
+/// The object that a path names, and what the request does with it. `POST /v1/responses/compact` and similar calls name
+/// none.
+pub(crate) fn reference_in_path(method: &Method, path: &str) -> Option<(StoredReference, StoredCall)> {
     let (kind, rest) = if let Some(rest) = path.strip_prefix(RESPONSES) {
         (StoredKind::Response, rest)
     } else if let Some(rest) = path.strip_prefix(COMPLETIONS) {
@@ -67,5 +105,6 @@ pub(crate) fn reference_in_path(method: &Method, path: &str) -> Option<StoredRef
     };
     let is_call = kind == StoredKind::Response && *method == Method::POST && CALLS.contains(&rest);
     let id = rest.split('/').next().unwrap_or_default();
-    (!is_call).then(|| StoredReference { kind, id: id.to_owned() })
+    let call = StoredCall::of(method, rest, id);
+    (!is_call).then(|| (StoredReference { kind, id: id.to_owned() }, call))
 }

@@ -4,7 +4,7 @@ use warmroute_prompt::Body;
 use warmroute_types::WorkerId;
 
 use crate::gateway_error::GatewayError;
-use crate::stored_reference::{StoredKind, StoredReference};
+use crate::stored_reference::{StoredCall, StoredKind, StoredReference};
 
 /// What a request has to do with stored objects.
 #[derive(Clone, Debug, Default)]
@@ -21,13 +21,26 @@ pub(crate) struct StoredUse {
     pub(crate) stores: Option<(StoredKind, u64)>,
     /// Whether the engine answers before it has computed the response.
     pub(crate) is_background: bool,
-    /// The hash of the object that the path names: the request reads, changes or cancels what was computed before.
-    pub(crate) named: Option<u128>,
+    /// The object that the path names: the request reads, changes or cancels what was computed before.
+    pub(crate) named: Option<NamedObject>,
     /// The worker that has the objects.
     pub(crate) worker: Option<WorkerId>,
 }
 
+/// The object that a path names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NamedObject {
+    /// The hash of its identifier.
+    pub(crate) id: u128,
+    pub(crate) call: StoredCall,
+}
+
 impl StoredUse {
+    /// Whether the request costs no tokens.
+    pub(crate) fn is_free(&self) -> bool {
+        self.named.is_some_and(|named| named.call.is_free())
+    }
+
     /// What a body says.
     pub(crate) fn of_body(body: &Body<'_>) -> StoredUse {
         let response = (StoredKind::Response, body.previous_response());

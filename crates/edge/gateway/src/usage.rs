@@ -11,11 +11,8 @@ use memchr::memmem::{self, Finder};
 use serde::Deserialize;
 use warmroute_types::Usage;
 
-use crate::event_splitter::{EventSplitter, is_named_error};
+use crate::event_splitter::EventSplitter;
 use crate::meta_info::MetaInfoWatch;
-
-/// More than enough for the final event of a stream.
-const TAIL_BYTES: usize = 4_096;
 
 /// Longer objects are no usage. Engines need a few hundred bytes.
 const USAGE_BYTES_MAX: usize = 2_048;
@@ -34,10 +31,9 @@ static DATA_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(DAT
 static KEY_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
 static CHOICES_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(CHOICES));
 
-/// Reads usage, and keeps the end of a response.
+/// Reads usage, and counts events.
 #[derive(Debug, Default)]
 pub(crate) struct UsageWatch {
-    tail: Vec<u8>,
     /// The bytes from a possible key on, when the rest is still to come.
     begun: Vec<u8>,
     totals: Totals,
@@ -133,12 +129,6 @@ impl UsageWatch {
             Some(watch) => watch.observe(chunk),
             None => self.search(chunk),
         }
-        let end = &chunk[chunk.len().saturating_sub(TAIL_BYTES)..];
-        if self.tail.len() + end.len() > 2 * TAIL_BYTES {
-            let surplus = (self.tail.len() + end.len()).saturating_sub(TAIL_BYTES).min(self.tail.len());
-            self.tail.drain(..surplus);
-        }
-        self.tail.extend_from_slice(end);
     }
 
     /// Looks for usage in a chunk, and in what the chunks before have begun.
@@ -170,19 +160,6 @@ impl UsageWatch {
         self.totals = Totals { prompt: Some(usage), output_tokens: Some(usage.output_tokens) };
     }
 
-    /// Whether what was read says that a response is not computed yet, or nothing was read.
-    pub(crate) fn is_of_running_response(&self) -> bool {
-        const RUNNING: [&[u8]; 4] = [
-            b"\"status\":\"queued\"",
-            b"\"status\": \"queued\"",
-            b"\"status\":\"in_progress\"",
-            b"\"status\": \"in_progress\"",
-        ];
-        let has_usage = self.read().is_some_and(|usage| usage.prompt_tokens > 0 || usage.output_tokens > 0);
-        let says_so = || RUNNING.iter().any(|status| memmem::find(&self.tail, status).is_some());
-        !has_usage && (self.tail.is_empty() || says_so())
-    }
-
     /// Approximate output tokens of a stream that does not report them.
     pub(crate) fn streamed_tokens(&self) -> u32 {
         // Each event repeats the text so far, so bytes say nothing.
@@ -190,36 +167,6 @@ impl UsageWatch {
             Some(watch) => watch.output_tokens().max(self.events.count),
             None => self.events.tokens(),
         }
-    }
-
-    /// Whether the stream contains the final event of its API.
-    pub(crate) fn has_final_event(&self) -> bool {
-        const FINAL_EVENTS: [&[u8]; 6] = [
-            b"data: [DONE]",
-            b"data:[DONE]",
-            b"message_stop",
-            b"response.completed",
-            b"response.incomplete",
-            b"\"error\"",
-        ];
-        FINAL_EVENTS.iter().any(|event| memmem::find(&self.tail, event).is_some())
-    }
-
-    /// Whether the stream ended with an event that is named an error.
-    pub(crate) fn has_error_event(&self) -> bool {
-        is_named_error(&self.tail)
-    }
-
-    /// Whether a chat or completion stream has said why its answer ends. Unknown counts as yes: the last event is longer
-    /// than what is kept.
-    pub(crate) fn has_finish_reason(&self) -> bool {
-        const REASON: &[u8] = b"\"finish_reason\"";
-        let is_given = |at: usize| {
-            let value = self.tail[at + REASON.len()..].trim_ascii_start();
-            value.strip_prefix(b":").is_some_and(|value| value.trim_ascii_start().starts_with(b"\""))
-        };
-        let last_event_bytes = self.events.position - self.events.last;
-        memmem::find_iter(&self.tail, REASON).any(is_given) || last_event_bytes > self.tail.len() as u64
     }
 
     /// The usage that the response reported, if it ends here; `None` if the prompt's tokens were not reported.
@@ -427,7 +374,7 @@ mod tests {
     fn prompt_tokens_reported_at_the_start_of_a_long_stream_are_read() {
         let start: &[u8] = br#"{"usage":{"input_tokens":5,"output_tokens":0,"cache_read_input_tokens":4}}"#;
         let end: &[u8] = br#"{"type":"message_delta","usage":{"output_tokens":7000}}"#;
-        let text = vec![b'x'; 5 * TAIL_BYTES];
+        let text = vec![b'x'; 20_000];
         let expected = Usage { prompt_tokens: 9, output_tokens: 7_000, cached_tokens: Some(4) };
         assert_eq!(read(&[start, &text, end]), Some(expected));
         assert_eq!(read(&[&start[..20], &start[20..], &text, end]), Some(expected));
@@ -436,14 +383,8 @@ mod tests {
     }
 
     #[test]
-    fn missing_usage_is_none_and_the_kept_tail_is_bounded() {
+    fn missing_usage_is_none() {
         assert_eq!(read(&[br#"{"usage":null}"#, b"\"usage\"", b"\"usage\":{\"prompt_tok"]), None);
-        let mut watch = UsageWatch::default();
-        (0..100).for_each(|_| watch.observe(&[b'x'; 3_000]));
-        watch.observe(&vec![b'x'; 1 << 20]);
-        assert!(watch.tail.len() <= 2 * TAIL_BYTES);
-        watch.observe(br#""usage":{"prompt_tokens":9}"#);
-        assert_eq!(watch.read().unwrap().prompt_tokens, 9);
     }
 
     #[test]
@@ -491,29 +432,6 @@ mod tests {
             assert!((980..=1_010).contains(&tokens(packed.clone(), size)), "{}", tokens(packed, size));
             let quoting = event("data: data: data:").repeat(10);
             assert_eq!(tokens(quoting, size), 10, "text that looks like an event is none");
-        }
-    }
-
-    #[test]
-    fn a_stream_says_why_it_ends() {
-        let event = |reason: &str| format!("data: {{\"choices\":[{{\"finish_reason\":{reason}}}]}}\n\n");
-        let has_reason = |stream: String, size: usize| {
-            let mut watch = UsageWatch::default();
-            stream.as_bytes().chunks(size).for_each(|part| watch.observe(part));
-            watch.has_finish_reason()
-        };
-        let long = vec!["x"; 3 * TAIL_BYTES].concat();
-        for size in [1, 7, 100_000] {
-            for (stream, expected) in [
-                (String::new(), false),
-                (event("null").repeat(300), false),
-                (event("null") + &event("\"stop\""), true),
-                (event("null") + &event(" \"length\"") + "data: {\"usage\":{}}\n\n", true),
-                (event("null") + "data: {\"text\":\"\\\"finish_reason\\\":\\\"stop\\\"\"}\n\n", false),
-                (format!("data: {{\"finish_reason\":\"stop\",\"logprobs\":\"{long}\"}}\n\n"), true),
-            ] {
-                assert_eq!(has_reason(stream.clone(), size), expected, "{size}: {stream:.200}");
-            }
         }
     }
 

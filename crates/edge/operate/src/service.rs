@@ -151,6 +151,7 @@ impl<C: ConfigReader> Service<C> {
         };
         let FollowedSources { changed, listings } =
             startup.follow_sources(plan.sources, plan.precise.as_ref());
+        startup.background.spawn(note_known_workers(Arc::clone(&gateway), listings.clone()));
         let control = Arc::new(Control::new(reader, Arc::clone(&gateway), changed, in_force));
         startup.background.spawn(Arc::clone(&control).watch_files());
         startup.maintain(plan.probe, plan.process.eviction_interval);
@@ -200,6 +201,7 @@ impl<C: ConfigReader> Service<C> {
 
     /// Accepts all connections.
     pub fn open(&self) {
+        note_if_known(&self.gateway, &self.listings);
         self.is_open.send_replace(OpenTo::All);
     }
 
@@ -208,17 +210,9 @@ impl<C: ConfigReader> Service<C> {
     pub(crate) async fn await_first_worker(&self) {
         self.is_open.send_replace(OpenTo::Operators);
         let since = Instant::now();
-        while since.elapsed() < FIRST_WORKER_TIMEOUT && self.is_undecided() {
+        while since.elapsed() < FIRST_WORKER_TIMEOUT && is_undecided(&self.gateway, &self.listings) {
             sleep(READY_CHECK_EVERY).await;
         }
-    }
-
-    /// Whether no worker is ready but one may be: a source or a first probe is still pending.
-    fn is_undecided(&self) -> bool {
-        let workers = self.router.inspect().workers();
-        let is_awaited = *self.listings.borrow() == Listings::Pending;
-        let is_ready = workers.iter().any(|view| view.load.state.takes_requests());
-        !is_ready && (is_awaited || workers.iter().any(|view| view.is_unprobed))
     }
 
     /// Returns when all workers are ready, or any worker after `ALL_READY_WITHIN`.
@@ -286,6 +280,30 @@ impl<C: ConfigReader> Service<C> {
         }
         self.gateway.flush_traces(FLUSH_TIMEOUT).await;
         drained
+    }
+}
+
+/// Whether no worker is ready but one may be: a source or a first probe is still pending.
+fn is_undecided(gateway: &Gateway, listings: &watch::Receiver<Listings>) -> bool {
+    let workers = gateway.router().inspect().workers();
+    let is_awaited = *listings.borrow() == Listings::Pending;
+    let is_ready = workers.iter().any(|view| view.load.state.takes_requests());
+    !is_ready && (is_awaited || workers.iter().any(|view| view.is_unprobed))
+}
+
+/// Tells the gateway once its workers are known. Returns whether they are.
+fn note_if_known(gateway: &Gateway, listings: &watch::Receiver<Listings>) -> bool {
+    let is_known = !is_undecided(gateway, listings);
+    if is_known {
+        gateway.note_workers_known();
+    }
+    is_known
+}
+
+/// Notes when the workers are known, which may be after the listeners have opened: an API server may be away.
+async fn note_known_workers(gateway: Arc<Gateway>, listings: watch::Receiver<Listings>) {
+    while !note_if_known(&gateway, &listings) {
+        sleep(READY_CHECK_EVERY).await;
     }
 }
 

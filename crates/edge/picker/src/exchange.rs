@@ -10,6 +10,7 @@
 //!
 //! The picker then leaves, or reads the response in the same stream. A refusal is an immediate response.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -52,9 +53,24 @@ enum Choice {
     Left,
 }
 
+/// Why there is no next part of a request's body.
+enum NoPart {
+    /// There is no room for it, or it came too slowly.
+    Refused(Refusal),
+    Failed(StreamError),
+}
+
+impl From<StreamError> for NoPart {
+    fn from(error: StreamError) -> NoPart {
+        NoPart::Failed(error)
+    }
+}
+
 /// One stream.
 pub(crate) struct Exchange {
     picker: Arc<Picker>,
+    /// The address of the proxy.
+    proxy: IpAddr,
     /// The workers of the listener's pool; `None`: all workers.
     group: Option<Arc<WorkerGroup>>,
     messages: Messages,
@@ -62,15 +78,18 @@ pub(crate) struct Exchange {
     protocol: ProtocolConfig,
     /// The pick's number, if an observer may claim it.
     promise: Option<Promise>,
-    /// A message that arrived while the request waited for its worker.
-    early: Option<Bytes>,
 }
 
 impl Exchange {
-    pub(crate) fn new(listening: &Listening, messages: Messages, replies: Replies) -> Exchange {
+    pub(crate) fn new(
+        listening: &Listening,
+        proxy: IpAddr,
+        messages: Messages,
+        replies: Replies,
+    ) -> Exchange {
         let Listening { picker, group } = listening.clone();
         let protocol = ProtocolConfig::default();
-        Exchange { picker, group, messages, replies, protocol, promise: None, early: None }
+        Exchange { picker, proxy, group, messages, replies, protocol, promise: None }
     }
 
     /// Runs the stream to its end.
@@ -88,7 +107,7 @@ impl Exchange {
         let Some(first) = self.messages.next().await? else { return Ok(()) };
         let first = ProcessingRequest::decode(&first)?;
         if first.is_observing {
-            return observation::observe(&self.picker, first, &mut self.messages).await;
+            return observation::observe(&self.picker, self.proxy, first, &mut self.messages).await;
         }
         self.protocol = first.protocol.unwrap_or_default();
         let Some(Event::RequestHeaders(head)) = first.event else {
@@ -147,15 +166,18 @@ impl Exchange {
     async fn choose_in_duplex(&mut self, mut intake: PickIntake) -> Result<Option<Box<Pick>>, StreamError> {
         let mut end = None;
         while end.is_none() {
-            let Ok(next) = timeout_at(intake.deadline(), self.next_part()).await else {
-                let refusal = intake.slow_body();
-                return self.refuse(&refusal.response(), refusal.code()).await;
+            let read = match timeout_at(intake.deadline(), self.read_part(&mut intake)).await {
+                Ok(read) => read,
+                Err(_) => Err(NoPart::Refused(intake.slow_body())),
             };
-            let Some((part, part_end)) = next? else { return Ok(None) };
-            end = part_end;
-            if let Err(refusal) = intake.push(part) {
-                return self.refuse(&refusal.response(), refusal.code()).await;
-            }
+            end = match read {
+                Ok(Some(end)) => end,
+                Ok(None) => return Ok(None),
+                Err(NoPart::Refused(refusal)) => {
+                    return self.refuse(&refusal.response(), refusal.code()).await;
+                }
+                Err(NoPart::Failed(error)) => return Err(error),
+            };
             if intake.need() == BodyNeed::Start {
                 break;
             }
@@ -177,18 +199,18 @@ impl Exchange {
         Ok(Some(pick))
     }
 
+    /// Reads the next part of the request's body into the intake, and returns how the body ends if it does; `None` if the
+    /// client has left. Memory is counted as bytes arrive.
+    async fn read_part(&mut self, intake: &mut PickIntake) -> Result<Option<Option<BodyEnd>>, NoPart> {
+        let reserve = |bytes: usize| intake.reserve(bytes).map_err(NoPart::Refused);
+        let Some((part, end)) = next_part(&mut self.messages, reserve).await? else { return Ok(None) };
+        intake.push(part).map_err(NoPart::Refused)?;
+        Ok(Some(end))
+    }
+
     /// The next part of the request's body, and how the body ends if it does; `None` if the client has left.
     async fn next_part(&mut self) -> Result<Option<(Bytes, Option<BodyEnd>)>, StreamError> {
-        while let Some(message) = self.next().await? {
-            match message.event {
-                Some(Event::RequestBody(BodyPart { bytes, is_end })) => {
-                    return Ok(Some((bytes, is_end.then_some(BodyEnd::Body))));
-                }
-                Some(Event::RequestTrailers) => return Ok(Some((Bytes::new(), Some(BodyEnd::Trailers)))),
-                _ => {}
-            }
-        }
-        Ok(None)
+        next_part(&mut self.messages, |_| Ok(())).await
     }
 
     /// Chooses by the headers, and lets the body pass. The stream ends after the body: Envoy 1.40 can lose parts of a body that
@@ -212,11 +234,13 @@ impl Exchange {
     /// Lets the headers pass, and answers the body with the choice.
     async fn choose_buffered(&mut self, mut intake: PickIntake) -> Result<Option<Box<Pick>>, StreamError> {
         self.send(&reply::proceed(Phase::RequestHeaders)).await?;
-        let Some((body, end)) = self.next_part().await? else { return Ok(None) };
+        let end = match self.read_part(&mut intake).await {
+            Ok(Some(end)) => end,
+            Ok(None) => return Ok(None),
+            Err(NoPart::Refused(refusal)) => return self.refuse(&refusal.response(), refusal.code()).await,
+            Err(NoPart::Failed(error)) => return Err(error),
+        };
         let is_partial = self.protocol.request_body == BodyMode::BufferedPartial && end.is_none();
-        if let Err(refusal) = intake.push(body) {
-            return self.refuse(&refusal.response(), refusal.code()).await;
-        }
         let choice = match self.pick(intake).await? {
             Choice::Refused(refusal) if is_partial && refusal.code() == "invalid_json" => {
                 let why = "The proxy sent only a part of the request's body: it is larger than the buffer of \
@@ -236,22 +260,17 @@ impl Exchange {
         }))
     }
 
-    /// Asks the gateway for a worker. A client that leaves meanwhile leaves the admission queue too.
+    /// Asks the gateway for a worker. A client that leaves meanwhile leaves the admission queue too, also in the middle of
+    /// an upload.
     async fn pick(&mut self, intake: PickIntake) -> Result<Choice, StreamError> {
-        let mut picking = std::pin::pin!(intake.pick(self.sight()));
-        loop {
-            tokio::select! {
-                biased;
-                picked = picking.as_mut() => return Ok(match picked {
-                    Ok(pick) => Choice::Picked(pick),
-                    Err(refusal) => Choice::Refused(refusal),
-                }),
-                // More than one message is not read: the rest of an upload stays with the proxy.
-                message = self.messages.next(), if self.early.is_none() => match message? {
-                    Some(message) => self.early = Some(message),
-                    None => return Ok(Choice::Left),
-                },
-            }
+        let picking = intake.pick(self.sight());
+        tokio::select! {
+            biased;
+            picked = picking => Ok(match picked {
+                Ok(pick) => Choice::Picked(pick),
+                Err(refusal) => Choice::Refused(refusal),
+            }),
+            ended = self.messages.wait_end() => ended.map(|()| Choice::Left),
         }
     }
 
@@ -321,7 +340,7 @@ impl Exchange {
                 }
                 _ => {}
             }
-            pick = pick.and_then(|pick| observation::read(&self.picker, pick, &message));
+            pick = pick.and_then(|pick| observation::read(&self.picker, self.proxy, pick, &message));
             if message.ends_response() {
                 return Ok(());
             }
@@ -367,12 +386,26 @@ impl Exchange {
     }
 
     async fn next(&mut self) -> Result<Option<ProcessingRequest>, StreamError> {
-        let message = match self.early.take() {
-            Some(early) => Some(early),
-            None => self.messages.next().await?,
-        };
+        let message = self.messages.next().await?;
         Ok(message.map(|message| ProcessingRequest::decode(&message)).transpose()?)
     }
+}
+
+/// The next part of a request's body, and how the body ends if it does; `None` if the client has left.
+async fn next_part<E: From<StreamError>>(
+    messages: &mut Messages,
+    mut count: impl FnMut(usize) -> Result<(), E>,
+) -> Result<Option<(Bytes, Option<BodyEnd>)>, E> {
+    while let Some(message) = messages.next_counted(&mut count).await? {
+        match ProcessingRequest::decode(&message).map_err(StreamError::from)?.event {
+            Some(Event::RequestBody(BodyPart { bytes, is_end })) => {
+                return Ok(Some((bytes, is_end.then_some(BodyEnd::Body))));
+            }
+            Some(Event::RequestTrailers) => return Ok(Some((Bytes::new(), Some(BodyEnd::Trailers)))),
+            _ => {}
+        }
+    }
+    Ok(None)
 }
 
 /// A response that says which setting of the proxy is wrong.

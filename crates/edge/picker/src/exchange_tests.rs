@@ -193,6 +193,53 @@ async fn an_upload_that_waits_for_its_turn_loses_nothing() {
     assert_eq!(read_back(&mut upload, REQUEST_BODY, 4_000).await, (expected, true));
 }
 
+/// The proxy has more of the upload to send, which is not read while the request waits.
+#[tokio::test]
+async fn a_client_that_leaves_in_the_middle_of_a_waiting_upload_frees_its_place() {
+    let admission = warmroute_gateway::AdmissionConfig { running_max: 1, ..Default::default() };
+    let settings = warmroute_gateway::Config { admission, ..Default::default() };
+    let fixture = Fixture::with(&[WORKER], stream_feedback(), settings).await;
+    let mut first = fixture.proxy().await.call().await;
+    first.request_headers(Some((NONE, STREAMED)), &POST, false);
+    assert_eq!(first.reply().await.destination(), "10.0.0.1:8000");
+    let head = [(":method", "POST"), (":path", "/v1/files"), ("content-type", "application/octet-stream")];
+    for ends in [Call::close as fn(&mut Call), |call| call.abandon()] {
+        let mut upload = fixture.proxy().await.call().await;
+        upload.request_headers(Some((DUPLEX, NONE)), &head, false);
+        (0..4).for_each(|turn| upload.request_body(&[turn; 1_000], false));
+        let waiting =
+            || fixture.gateway.metrics_text().contains("warmroute_queue_waiting{priority=\"normal\"} 1");
+        fixture.wait_until(waiting, "the upload waits").await;
+        ends(&mut upload);
+        fixture.wait_until(|| !waiting(), "the upload has left the queue").await;
+    }
+}
+
+#[tokio::test]
+async fn a_message_counts_as_memory_before_it_is_whole() {
+    let settings = warmroute_gateway::Config {
+        body_bytes_max: 100_000,
+        bodies_bytes_max: 100_000,
+        ..Default::default()
+    };
+    let fixture = Fixture::with(&[WORKER], Config::default(), settings).await;
+    for mode in [BUFFERED, DUPLEX] {
+        let mut first = fixture.ask(Some(mode), &POST).await;
+        first.send_start(90_000, &[0; 60_000]);
+        let is_counted = || !fixture.gateway.metrics_text().contains("warmroute_body_bytes 0\n");
+        fixture.wait_until(is_counted, "the first body counts").await;
+        let mut second = fixture.ask(Some(mode), &POST).await;
+        second.send_start(90_000, &[0; 60_000]);
+        if mode == BUFFERED {
+            assert_eq!(second.reply().await.phase(), REQUEST_HEADERS);
+        }
+        let (status, _, body) = second.reply().await.immediate();
+        assert_eq!(status, 503, "{body}");
+        first.reset();
+        fixture.wait_until(|| !is_counted(), "the memory is free again").await;
+    }
+}
+
 fn subset(value: impl FnOnce(&mut MessageWriter)) -> Vec<u8> {
     metadata("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset", value)
 }
@@ -226,7 +273,10 @@ async fn only_workers_of_the_subset_are_chosen() {
         let (status, headers, body) = reply_for_subset(&fixture, &none).await.immediate();
         assert_eq!(status, 503);
         assert!(headers.contains(&("retry-after".to_owned(), "2".to_owned())), "{headers:?}");
-        assert!(body.contains("No worker is ready"), "{body}");
+        assert!(
+            body.contains("endpoints that the proxy allows (x-gateway-destination-endpoint-subset)"),
+            "{body}"
+        );
     }
 }
 
@@ -481,6 +531,27 @@ async fn a_response_of_another_worker_passes_whole_ends_the_booking_and_blames_n
     }
     let view = &fixture.workers()[0];
     assert!(view.load.state.takes_requests() && view.breaker.openings() == 0);
+}
+
+/// Another proxy may be configured differently: its responses are the chosen worker's.
+#[tokio::test]
+async fn a_proxy_that_does_not_say_who_answered_is_not_taken_for_one_that_does() {
+    let fixture = Fixture::start(&[WORKER], stream_feedback()).await;
+    let mut call = followed(&fixture, DUPLEX).await;
+    call.response_headers(&EVENTS, Some("10.0.0.1:8000"));
+    call.reply().await;
+    call.reset();
+    fixture.wait_in_flight(0).await;
+    let mut other = fixture.proxy_from([127, 0, 0, 2]).await.call().await;
+    other.request_headers(Some((NONE, STREAMED)), &POST, false);
+    assert_eq!(other.reply().await.destination(), "10.0.0.1:8000");
+    other.response_headers(&EVENTS, None);
+    assert_eq!(other.reply().await.phase(), RESPONSE_HEADERS);
+    assert_eq!(fixture.in_flight(), 1, "the response is the chosen worker's");
+    other.response_body(b"data: [DONE]\n\n", true);
+    assert_eq!(other.reply().await.phase(), RESPONSE_BODY);
+    assert_eq!(other.status().await, OK);
+    assert!(fixture.outcomes().contains("outcome=\"ok\"} 1"), "{}", fixture.outcomes());
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 //! A message is a byte for compression, four bytes of length, and the content. Messages are read without a copy where one
 //! HTTP/2 frame has all of one, and bodies are written without a copy.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -125,29 +126,60 @@ impl MessageDecoder {
 pub(crate) struct Messages {
     stream: RecvStream,
     decoder: MessageDecoder,
+    /// Frames that were read ahead. The other side does not know yet that they were read.
+    ahead: VecDeque<Bytes>,
 }
 
 impl Messages {
     pub(crate) fn new(stream: RecvStream, bytes_max: usize) -> Messages {
-        Messages { stream, decoder: MessageDecoder::new(bytes_max) }
+        Messages { stream, decoder: MessageDecoder::new(bytes_max), ahead: VecDeque::new() }
     }
 
     /// The next message; `None` at the end. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
+        self.next_counted(|_| Ok(())).await
+    }
+
+    /// The next message, whose bytes are counted as they arrive: a message may be as large as a body.
+    pub(crate) async fn next_counted<E: From<StreamError>>(
+        &mut self,
+        mut count: impl FnMut(usize) -> Result<(), E>,
+    ) -> Result<Option<Bytes>, E> {
         loop {
             if let Some(message) = self.decoder.next()? {
                 return Ok(Some(message));
             }
-            match self.stream.data().await {
+            match self.frame().await? {
                 Some(bytes) => {
-                    let bytes = bytes?;
-                    self.stream.flow_control().release_capacity(bytes.len())?;
+                    count(bytes.len())?;
                     self.decoder.push(bytes);
                 }
-                None if self.decoder.is_within_message() => return Err(StreamError::Truncated),
+                None if self.decoder.is_within_message() => return Err(StreamError::Truncated.into()),
                 None => return Ok(None),
             }
         }
+    }
+
+    async fn frame(&mut self) -> Result<Option<Bytes>, StreamError> {
+        let frame = match self.ahead.pop_front() {
+            Some(frame) => Some(frame),
+            None => self.stream.data().await.transpose()?,
+        };
+        if let Some(frame) = &frame {
+            self.stream.flow_control().release_capacity(frame.len())?;
+        }
+        Ok(frame)
+    }
+
+    /// Returns when the other side has ended the stream. What it sends before is kept for [`Messages::next`], and is no
+    /// more than its window, which stays closed.
+    pub(crate) async fn wait_end(&mut self) -> Result<(), StreamError> {
+        while let Some(frame) = self.stream.data().await.transpose()? {
+            if !frame.is_empty() {
+                self.ahead.push_back(frame);
+            }
+        }
+        Ok(())
     }
 }
 

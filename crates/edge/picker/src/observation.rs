@@ -4,6 +4,8 @@
 //! response if the client leaves. With several pickers the stream may reach another one than the choosing stream did; the
 //! response is then reported to the picker that chose (`peer_reports`).
 
+use std::net::IpAddr;
+
 use http::StatusCode;
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::Pick;
@@ -24,6 +26,7 @@ enum Observed {
 /// Reads the stream to its end. Returns early if it is not about a pick that is known.
 pub(crate) async fn observe(
     picker: &Picker,
+    proxy: IpAddr,
     first: ProcessingRequest,
     messages: &mut Messages,
 ) -> Result<(), StreamError> {
@@ -35,7 +38,7 @@ pub(crate) async fn observe(
             Some(pick) => Some(pick),
             None => claim(picker, &message.metadata).await,
         };
-        let Some(pick) = pick.and_then(|pick| pick.read(picker, &message)) else { return Ok(()) };
+        let Some(pick) = pick.and_then(|pick| pick.read(picker, proxy, &message)) else { return Ok(()) };
         let pick = claimed.insert(pick);
         let next = loop {
             tokio::select! {
@@ -71,19 +74,24 @@ impl Observed {
     }
 
     /// Passes a message to the pick; `None` if the pick has ended.
-    fn read(self, picker: &Picker, message: &ProcessingRequest) -> Option<Observed> {
+    fn read(self, picker: &Picker, proxy: IpAddr, message: &ProcessingRequest) -> Option<Observed> {
         match self {
-            Observed::Own(pick) => read(picker, pick, message).map(Observed::Own),
-            Observed::Remote(pick) => read_remote(picker, pick, message).map(Observed::Remote),
+            Observed::Own(pick) => read(picker, proxy, pick, message).map(Observed::Own),
+            Observed::Remote(pick) => read_remote(picker, proxy, pick, message).map(Observed::Remote),
         }
     }
 }
 
 /// Passes a message to a pick that waited here; `None` if the pick has ended.
-pub(crate) fn read(picker: &Picker, mut pick: Box<Pick>, message: &ProcessingRequest) -> Option<Box<Pick>> {
+pub(crate) fn read(
+    picker: &Picker,
+    proxy: IpAddr,
+    mut pick: Box<Pick>,
+    message: &ProcessingRequest,
+) -> Option<Box<Pick>> {
     match &message.event {
         Some(Event::ResponseHeaders(head)) => {
-            let pick = picker.begin_response(pick, head, &message.metadata)?;
+            let pick = picker.begin_response(proxy, pick, head, &message.metadata)?;
             end_if(pick, head.is_end)
         }
         Some(Event::ResponseBody(part)) => {
@@ -106,12 +114,13 @@ fn end_if(pick: Box<Pick>, is_end: bool) -> Option<Box<Pick>> {
 /// Passes a message to a pick that waits at another picker; `None` if the pick has ended.
 fn read_remote(
     picker: &Picker,
+    proxy: IpAddr,
     mut pick: Box<RemotePick>,
     message: &ProcessingRequest,
 ) -> Option<Box<RemotePick>> {
     let is_end = match &message.event {
         Some(Event::ResponseHeaders(Head { status, headers, is_end, .. })) => {
-            if !picker.is_of_chosen(&message.metadata) {
+            if !picker.is_of_chosen(proxy, &message.metadata) {
                 pick.end_elsewhere();
                 return None;
             }

@@ -1,10 +1,11 @@
 //! State that the streams of all listeners share.
 
-use std::net::SocketAddr;
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, StatusCode};
+use parking_lot::RwLock;
 use warmroute_gateway::{Drain, Gateway, Pick, WorkerGroup};
 use warmroute_types::RouterId;
 
@@ -15,6 +16,9 @@ use crate::{Config, ConformanceHeaders};
 
 /// The metadata key that names the endpoint which answered.
 const SERVED: &str = "x-gateway-destination-endpoint-served";
+
+/// Most proxies of which it is remembered that they say which endpoint answered.
+const PROXIES_MAX: usize = 4_096;
 
 /// A listener's part: the picker, and the workers that its requests may use.
 #[derive(Clone)]
@@ -30,8 +34,9 @@ pub(crate) struct Picker {
     pub(crate) config: Config,
     pub(crate) parked: Arc<ParkedPicks>,
     pub(crate) drain: Drain,
-    /// Whether the proxy says which endpoint answered. Then a response without one is the proxy's own.
-    reports_served: AtomicBool,
+    /// Proxies that say which endpoint answered. Of these, a response without one is the proxy's own. Others may stand
+    /// before the same picker and be configured differently.
+    reports_served: RwLock<HashSet<IpAddr>>,
 }
 
 impl Picker {
@@ -51,20 +56,21 @@ impl Picker {
     }
 
     /// Whether a response that another picker chose the worker for is that worker's.
-    pub(crate) fn is_of_chosen(&self, metadata: &Metadata) -> bool {
+    pub(crate) fn is_of_chosen(&self, proxy: IpAddr, metadata: &Metadata) -> bool {
         let chosen = metadata.strings(LB_NAMESPACE, DESTINATION);
         let chosen = chosen.and_then(|list| list.first()?.parse::<SocketAddr>().ok());
-        self.is_from(|served| chosen.is_none_or(|chosen| chosen == served), self.note_served(metadata))
+        self.is_from(proxy, |served| chosen.is_none_or(|chosen| chosen == served), metadata)
     }
 
     /// Passes the head of a response to its pick. `None` if the response is not the chosen worker's: its pick has ended.
     pub(crate) fn begin_response(
         &self,
+        proxy: IpAddr,
         mut pick: Box<Pick>,
         head: &Head,
         metadata: &Metadata,
     ) -> Option<Box<Pick>> {
-        if !self.is_from(|served| pick.endpoints(0).contains(&served), self.note_served(metadata)) {
+        if !self.is_from(proxy, |served| pick.endpoints(0).contains(&served), metadata) {
             pick.end_elsewhere();
             return None;
         }
@@ -82,20 +88,23 @@ impl Picker {
         self.config.conformance_headers == ConformanceHeaders::On
     }
 
-    /// The address that answered, if the proxy says so.
-    fn note_served(&self, metadata: &Metadata) -> Option<SocketAddr> {
+    /// Whether a response is the chosen worker's, as far as the proxy says.
+    fn is_from(
+        &self,
+        proxy: IpAddr,
+        is_chosen: impl FnOnce(SocketAddr) -> bool,
+        metadata: &Metadata,
+    ) -> bool {
         let served = self.served(metadata).and_then(|served| served.parse().ok());
-        if served.is_some() {
-            self.reports_served.store(true, Ordering::Relaxed);
+        let reports_served = self.reports_served.read().contains(&proxy);
+        if served.is_some() && !reports_served {
+            let mut proxies = self.reports_served.write();
+            if proxies.len() == PROXIES_MAX {
+                proxies.clear();
+            }
+            proxies.insert(proxy);
         }
-        served
-    }
-
-    fn is_from(&self, is_chosen: impl FnOnce(SocketAddr) -> bool, served: Option<SocketAddr>) -> bool {
-        match served {
-            Some(served) => is_chosen(served),
-            None => !self.reports_served.load(Ordering::Relaxed),
-        }
+        served.map_or(!reports_served, is_chosen)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Several pools in one process: a listener each, whose requests stay in their pool.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use warmroute_fleet::Models;
+use warmroute_router::Change;
 
 use crate::Config;
 use crate::request::tests::metadata;
@@ -135,7 +137,22 @@ async fn a_subset_hint_also_holds_for_workers_that_join_while_the_request_waits(
     fixture.join(WORKERS[1], Models::Any);
     fixture.gateway.admit_next();
     assert!(waiting.has_no_reply().await, "the newcomer is not in the subset");
+    assert_eq!(fixture.awaiting_worker(), 1, "a request that queues again is counted, too");
     fixture.join(WORKERS[2], Models::Any);
+    fixture.gateway.admit_next();
+    assert_eq!(waiting.reply().await.destination(), "10.0.0.3:8000");
+}
+
+/// Ids are used again: the list of excluded workers must not exclude their successors.
+#[tokio::test]
+async fn a_waiting_request_gets_a_worker_in_the_slot_of_one_that_it_could_not_use() {
+    let fixture = Fixture::with(&WORKERS[..2], Config::default(), waking(Duration::from_secs(60))).await;
+    let mut waiting = ask_within(fixture.address, "10.0.0.3:8000").await;
+    fixture.wait_until(|| fixture.awaiting_worker() == 1, "a request that waits").await;
+    let left = Arc::clone(&fixture.workers()[1].worker);
+    fixture.gateway.router().apply(Change::Leave { address: left.address.clone() });
+    fixture.join(WORKERS[2], Models::Any);
+    assert_eq!(fixture.workers()[1].worker.id, left.id);
     fixture.gateway.admit_next();
     assert_eq!(waiting.reply().await.destination(), "10.0.0.3:8000");
 }

@@ -1,5 +1,6 @@
 //! The listener: HTTP/2 connections, encrypted or not, and their streams.
 
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,13 +103,13 @@ async fn accept(
 ) -> Drained {
     let acquire_slot = || Arc::clone(&slots).acquire_owned();
     let drain = listening.picker.drain.clone();
-    accept_until_drained(listener, &drain, acquire_slot, |stream, _| {
-        connection(listening.clone(), stream, acceptor.clone())
+    accept_until_drained(listener, &drain, acquire_slot, |stream, peer| {
+        connection(listening.clone(), peer.ip(), stream, acceptor.clone())
     })
     .await
 }
 
-async fn connection(listening: Listening, stream: TcpStream, acceptor: Acceptor) {
+async fn connection(listening: Listening, proxy: IpAddr, stream: TcpStream, acceptor: Acceptor) {
     let beginning = async {
         notice_dead_peers(&stream)?;
         let stream = acceptor.accept_either(stream).await?;
@@ -142,7 +143,7 @@ async fn connection(listening: Listening, stream: TcpStream, acceptor: Acceptor)
         match accepted {
             Some(Ok((request, respond))) => {
                 let listening = listening.clone();
-                tokio::spawn(async move { handle(&listening, request, respond).await });
+                tokio::spawn(async move { handle(&listening, proxy, request, respond).await });
             }
             Some(Err(error)) => return tracing::debug!(%error, "a proxy's connection ended with an error"),
             None => return,
@@ -158,7 +159,12 @@ fn notice_dead_peers(stream: &TcpStream) -> std::io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_TRIES)?)
 }
 
-async fn handle(listening: &Listening, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+async fn handle(
+    listening: &Listening,
+    proxy: IpAddr,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
     let picker = &listening.picker;
     let bytes_max = picker.gateway.body_bytes_max().saturating_add(MESSAGE_BYTES_BESIDE_BODY);
     let (head, body) = request.into_parts();
@@ -171,6 +177,6 @@ async fn handle(listening: &Listening, request: Request<RecvStream>, respond: Se
     let Ok(replies) = Replies::begin(respond) else { return };
     match path {
         CHECK => health::check(picker, messages, replies).await,
-        _ => Exchange::new(listening, messages, replies).run().await,
+        _ => Exchange::new(listening, proxy, messages, replies).run().await,
     }
 }

@@ -27,6 +27,22 @@ async fn bad_messages_and_unknown_calls_get_a_status() {
     assert_eq!(call.status().await, 0, "a stream without a message");
 }
 
+/// An API server may be away for longer than clients are made to wait at the start.
+#[tokio::test]
+async fn a_picker_is_not_ready_until_its_workers_are_known() {
+    let fixture = Fixture::start(&[], Config::default()).await;
+    let mut proxy = fixture.proxy().await;
+    let mut status = async |service: &'static str| {
+        let mut check = proxy.call_to("/grpc.health.v1.Health/Check").await;
+        check.send(|request| request.bytes(1, service.as_bytes()));
+        check.message().await.unwrap()
+    };
+    assert_eq!(status("readiness").await, NOT_SERVING[..]);
+    assert_eq!(status("liveness").await, SERVING[..]);
+    fixture.gateway.note_workers_known();
+    assert_eq!(status("readiness").await, SERVING[..]);
+}
+
 #[tokio::test]
 async fn a_draining_picker_says_so_and_finishes_its_streams() {
     let fixture = Fixture::start(&[WORKER], Config::default()).await;

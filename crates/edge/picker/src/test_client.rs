@@ -66,6 +66,9 @@ impl Fixture {
             let (result, at) = (ProbeResult::Answered, gateway.now());
             router.apply(Change::Probed { worker: view.worker, result, at });
         }
+        if !workers.is_empty() {
+            gateway.note_workers_known();
+        }
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, drain) = (listener.local_addr().unwrap(), Drain::default());
         let mut listeners = vec![crate::PoolListener { listener, pool: None }];
@@ -85,10 +88,14 @@ impl Fixture {
     }
 
     pub(crate) async fn proxy_to(address: SocketAddr) -> Proxy {
-        let stream = TcpStream::connect(address).await.unwrap();
-        let (requests, connection) = h2::client::handshake(stream).await.unwrap();
-        tokio::spawn(async move { _ = connection.await });
-        Proxy { requests }
+        Proxy::on(TcpStream::connect(address).await.unwrap()).await
+    }
+
+    /// A proxy on another machine.
+    pub(crate) async fn proxy_from(&self, address: [u8; 4]) -> Proxy {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((address, 0))).unwrap();
+        Proxy::on(socket.connect(self.address).await.unwrap()).await
     }
 
     /// Opens a stream and sends the head of a request.
@@ -165,6 +172,12 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
+    async fn on(stream: TcpStream) -> Proxy {
+        let (requests, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(async move { _ = connection.await });
+        Proxy { requests }
+    }
+
     pub(crate) async fn call(&mut self) -> Call {
         self.call_to("/envoy.service.ext_proc.v3.ExternalProcessor/Process").await
     }
@@ -205,6 +218,12 @@ impl Call {
     pub(crate) fn send_raw(&mut self, is_compressed: u8, message: &[u8]) {
         let length = u32::try_from(message.len()).unwrap().to_be_bytes();
         let frame = [&[is_compressed][..], &length, message].concat();
+        self.send.send_data(frame.into(), false).unwrap();
+    }
+
+    /// Sends the start of a message of this length.
+    pub(crate) fn send_start(&mut self, length: u32, start: &[u8]) {
+        let frame = [&[0][..], &length.to_be_bytes(), start].concat();
         self.send.send_data(frame.into(), false).unwrap();
     }
 
@@ -276,6 +295,11 @@ impl Call {
 
     /// Breaks the stream off.
     pub(crate) fn reset(mut self) {
+        self.abandon();
+    }
+
+    /// Breaks the stream off, and keeps the handle.
+    pub(crate) fn abandon(&mut self) {
         self.send.send_reset(h2::Reason::CANCEL);
     }
 

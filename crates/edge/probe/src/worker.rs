@@ -90,7 +90,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             if !self.is_well() || is_due(self.last_health, self.config.health_interval) {
                 self.check_health().await;
             }
-            if self.is_well() {
+            if self.is_serving() {
                 self.check_load().await;
                 if is_due(self.last_models, MODELS_INTERVAL) {
                     self.check_models().await;
@@ -113,6 +113,11 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         self.state() == WorkerState::Ready && self.last_problem.is_empty()
     }
 
+    /// Whether the worker may get requests, if only one for trial, and its last probe succeeded.
+    fn is_serving(&self) -> bool {
+        self.state().takes_requests() && self.last_problem.is_empty()
+    }
+
     fn state(&self) -> WorkerState {
         self.router.inspect().worker_state(self.worker.id)
     }
@@ -121,15 +126,17 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
     /// model.
     async fn check_health(&mut self) {
         self.last_health = Some(Instant::now());
+        if self.state() == WorkerState::Starting {
+            // It may have left and joined again, and what was learned was forgotten.
+            self.forget_process();
+            self.capacity = None;
+        }
         let response = self.client.get(&self.config.health_path).await;
         if matches!(&response, Err(error) if error.is_own_shortage()) {
             return tracing::warn!(worker = %self.worker.label, "cannot probe: this process is out of files or ports");
         }
         if !matches!(&response, Ok((status, _)) if status.is_success()) {
-            // After a restart the engine may serve other models.
-            self.last_models = None;
-            self.can_sleep = None;
-            self.load_path = None;
+            self.forget_process();
             let why = response.map_or_else(|error| error.to_string(), |(status, _)| status.to_string());
             return self.report_failure(&format!("health check: {why}"));
         }
@@ -140,6 +147,13 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             let result = if self.is_asleep().await { ProbeResult::Asleep } else { ProbeResult::Answered };
             self.report(result);
         }
+    }
+
+    /// The next answer may come from another process, which may serve other models.
+    fn forget_process(&mut self) {
+        self.last_models = None;
+        self.can_sleep = None;
+        self.load_path = None;
     }
 
     /// Whether the engine sleeps. vLLM answers `/health` then, but no request; an engine without sleep mode has no such

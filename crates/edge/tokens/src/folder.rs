@@ -38,7 +38,7 @@ pub enum FolderError {
         revision: String,
     },
     /// The folder has no tokenizer in the needed form.
-    #[error("{} has no tokenizer.json; prompts of a model that comes only with tokenizer.model or tekken.json (mistral-common) stay presumed", .0.display())]
+    #[error("{} has no tokenizer.json; prompts of a model that comes only with tiktoken.model (Kimi), tokenizer.model or tekken.json (mistral-common) stay presumed", .0.display())]
     NoTokenizer(PathBuf),
     /// A file could not be read.
     #[error("cannot read {}: {problem}", file.display())]
@@ -250,7 +250,8 @@ mod tests {
         );
         assert!(find("org/name").contains("no snapshot of revision `gone`"));
         let folder = ModelFolder::find(home.path().join("empty").to_str().unwrap(), &cache).unwrap();
-        assert!(folder.read().unwrap_err().to_string().contains("no tokenizer.json"));
+        let words = folder.read().unwrap_err().to_string();
+        assert!(words.contains("no tokenizer.json") && words.contains("tiktoken.model (Kimi)"), "{words}");
     }
 
     #[test]

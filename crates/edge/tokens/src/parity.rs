@@ -18,7 +18,7 @@ pub use samples::{Sample, samples};
 use std::future::Future;
 
 use serde_json::Value;
-use warmroute_prompt::{Api, ChatFormat};
+use warmroute_prompt::Api;
 
 use crate::Model;
 
@@ -42,9 +42,10 @@ pub trait TokenizeEndpoint {
 /// Asks an engine about all samples and judges its responses. `unix_s` is for templates that print the date.
 pub async fn check(engine: &impl TokenizeEndpoint, served_name: &str, model: &Model, unix_s: u64) -> Verdict {
     let mut answers = Vec::new();
-    // vLLM's /tokenize renders the template of every model, even where it serves chats without it.
-    let is_asked =
-        |sample: &Sample| model.text().chats() == ChatFormat::Template || sample.api == Api::Completions;
+    // vLLM's /tokenize renders the template of every model, even where it serves chats without it. Without a template in the
+    // model's folder, its chats cannot be compared, and its completions can.
+    let has_template = model.renderer().is_ok_and(|renderer| renderer.has_template());
+    let is_asked = |sample: &Sample| has_template || sample.api == Api::Completions;
     for sample in samples(model.text()).into_iter().filter(is_asked) {
         match engine.tokenize(sample.question(served_name)).await {
             Answer::Json(body) => match tokens(&body) {

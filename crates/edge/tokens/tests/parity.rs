@@ -281,3 +281,15 @@ async fn chats_of_a_harmony_model_are_presumed_though_tokenize_agrees() {
     assert_eq!(presumed(&verdict), [Api::Chat, Api::Messages, Api::Responses]);
     assert!(verdict.presumed[0].why.contains("harmony"));
 }
+
+/// DeepSeek V3.2 has no template: vLLM writes its chats with code of its own, and `/tokenize` shows them.
+#[tokio::test]
+async fn completions_of_a_model_without_a_template_are_compared_though_its_chats_are_not() {
+    let files = ModelText { chat_template: None, ..text("bytes.json", CHAT, |_| {}) };
+    let engine = Converter::new(Some("0.32.0"), |_| {});
+    let verdict = check(&engine.engine, "m", &Model::new(files.clone()).unwrap(), 0).await;
+    assert!(matches!(verdict, Verdict::Bytes(..)), "{verdict:?}");
+    let verdict = check_conversion(&engine, "m", &Model::new(files).unwrap(), Reading::AsFiled, 0).await;
+    assert_eq!(presumed(&verdict), [Api::Chat, Api::Messages, Api::Responses]);
+    assert!(verdict.presumed[0].why.contains("--chat-template"), "{:?}", verdict.presumed);
+}

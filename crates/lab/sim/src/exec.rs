@@ -161,6 +161,7 @@ fn estimated(estimate: &Estimate) -> Value {
         "lacking_ms": estimate.lacking_ms,
         "anywhere_ms": estimate.anywhere_ms,
         "step_ms": estimate.step_ms,
+        "eviction_ms": estimate.eviction_ms,
         "prompts_ahead": estimate.prompts_ahead,
         "followers": estimate.followers,
         "idle_us": estimate.idle.0,
@@ -211,6 +212,7 @@ mod tests {
                 queue_ms: 8.5,
                 prefill_ms: 4.0,
                 adapter_ms: 0.5,
+                eviction_ms: 0.75,
                 lacking_ms: 2.0,
                 anywhere_ms: 1.5,
                 step_ms: 0.25,
@@ -251,6 +253,7 @@ mod tests {
             lacking_ms,
             anywhere_ms,
             step_ms,
+            eviction_ms,
             prompts_ahead,
             followers,
             idle,
@@ -258,7 +261,7 @@ mod tests {
         let told = question(&ask, &[candidate]);
         let estimate = json!({
             "ttft_ms": 13.0, "queue_ms": queue_ms, "prefill_ms": prefill_ms, "adapter_ms": adapter_ms, "lacking_ms": lacking_ms,
-            "anywhere_ms": anywhere_ms, "step_ms": step_ms, "prompts_ahead": prompts_ahead, "followers": followers, "idle_us": idle.0,
+            "anywhere_ms": anywhere_ms, "step_ms": step_ms, "eviction_ms": eviction_ms, "prompts_ahead": prompts_ahead, "followers": followers, "idle_us": idle.0,
         });
         let candidate = json!({
             "worker": worker.0, "identity": identity, "overlap_tokens": overlap_tokens,

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
 use warmroute_engine::Profile;
-use warmroute_sim::{Config, Outcome, Piece, Record, Rule, Session, Thread, Turn, View, mix, run};
+use warmroute_sim::{
+    Config, Outcome, Piece, Record, Rule, Session, Thread, Turn, View, Workload, WorkloadScale, mix, run,
+};
 use warmroute_types::Micros;
 
 const WORKERS: usize = 8;
@@ -91,4 +93,19 @@ fn the_load_of_a_departed_worker_spreads_over_all_others() {
         assert!(got[1..].iter().all(|&n| n <= all / 3), "{incident}: no worker inherits all: {got:?}");
         assert!(outcome.failed < 40, "{incident}: {} lost beyond what was open", outcome.failed);
     }
+}
+
+/// Agents pause at their tools, so queues say little about how many of them a worker has.
+#[test]
+fn agents_use_the_memory_of_all_workers() {
+    let computed_tokens = |rule: &str| -> u64 {
+        let config = Config { view: View::Reported, ..Config::new(Profile::Llama3_1_8b, WORKERS) };
+        let scale = WorkloadScale { seed: 2, rate: 1.0, requests: Some(1_500) };
+        let sessions = Workload::CodingAgents.sessions(scale);
+        let outcome = run(&config, &Rule::parse(rule).unwrap(), sessions).unwrap();
+        outcome.records.iter().map(|record| u64::from(record.prompt_tokens - record.cached_tokens)).sum()
+    };
+    let (whole, without) =
+        (computed_tokens("expected_ttft"), computed_tokens("expected_ttft:without=eviction"));
+    assert!(whole * 100 < without * 98, "{whole} tokens were computed, and {without} without it");
 }

@@ -79,6 +79,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "warmroute.args" -}}
+{{- include "warmroute.ownArgs" . }}
+{{- with .Values.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "warmroute.ownArgs" -}}
 - serve
 - --host={{ if .Values.service.enabled }}0.0.0.0{{ else }}127.0.0.1{{ end }}
 - --port=30000
@@ -140,9 +147,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.tls.existingSecret }}
 - --tls-cert=/etc/warmroute/tls/tls.crt
 - --tls-key=/etc/warmroute/tls/tls.key
-{{- end }}
-{{- with .Values.extraArgs }}
-{{ toYaml . }}
 {{- end }}
 {{- end }}
 

@@ -27,6 +27,12 @@ fn text(name: &str, blocks: u64) -> String {
     unit.repeat(blocks as usize * 2).chars().take((blocks * BLOCK * 2) as usize - 2).collect()
 }
 
+/// Text that ends two tokens earlier, so that none of the generated tokens begins a block. A block that begins while
+/// decoding evicts another with an event that stores nothing, and `settle` waits for what is stored.
+fn ending_early(name: &str, blocks: u64) -> String {
+    text(name, blocks).chars().take((blocks * BLOCK * 2) as usize - 6).collect()
+}
+
 fn cluster(name: &str, kv_tokens: &str) -> Cluster {
     let window = WINDOW.to_string();
     let flags = ["--sliding-window", window.as_str(), "--kv-tokens", kv_tokens];
@@ -38,20 +44,20 @@ fn a_prefix_without_its_window_is_not_promised() {
     // 200 blocks for both groups.
     let mut cluster = cluster("model-window", "3200");
     let first = text("first", 40);
-    let asked = complete(&mut cluster, &format!("{first}{}", text("question", 2)));
+    let asked = complete(&mut cluster, &format!("{first}{}", ending_early("question", 2)));
     assert_eq!((asked.predicted, asked.cached), (0, 0));
-    let again = complete(&mut cluster, &format!("{first}{}", text("another", 2)));
+    let again = complete(&mut cluster, &format!("{first}{}", ending_early("another", 2)));
     assert_eq!((again.predicted, again.cached), (40 * BLOCK, 40 * BLOCK), "both groups are there");
     // These need the blocks that the window has given up, and no others.
-    complete(&mut cluster, &text("filler", 45));
-    complete(&mut cluster, &text("other filler", 22));
+    complete(&mut cluster, &ending_early("filler", 45));
+    complete(&mut cluster, &ending_early("other filler", 22));
     let removed = |cluster: &Cluster| cluster.gateway.workers()[0]["events"]["blocks"]["removed"].clone();
     assert_eq!(removed(&cluster), 0, "the full attention has lost nothing");
-    let whole = complete(&mut cluster, &format!("{first}{}", text("question", 3)));
+    let whole = complete(&mut cluster, &format!("{first}{}", ending_early("question", 3)));
     assert_eq!(whole.predicted, whole.cached);
     assert!(whole.cached >= 40 * BLOCK, "those at the end are there: {whole:?}");
     let half: String = first.chars().take((20 * BLOCK * 2) as usize).collect();
-    let half = complete(&mut cluster, &format!("{half}{}", text("question", 3)));
+    let half = complete(&mut cluster, &format!("{half}{}", ending_early("question", 3)));
     assert_eq!(half.predicted, half.cached);
     assert!(half.cached < 20 * BLOCK, "the window's blocks in the middle are gone: {half:?}");
     let worker = &cluster.gateway.workers()[0];
@@ -65,7 +71,7 @@ fn promises_of_several_groups_equal_cached_tokens_while_blocks_are_evicted() {
     for round in 0..5_u64 {
         for number in 0..12_u64 {
             // Conversations under two heads, which grow, and return to an earlier point now and then.
-            let head = text(&format!("head {}", number % 2), 6);
+            let head = ending_early(&format!("head {}", number % 2), 6);
             let turns = if (number + round) % 3 == 0 { 1 } else { 2 + 2 * round };
             let turns: String = (0..turns).map(|turn| text(&format!("{number}.{turn}"), 3)).collect();
             let asked = complete(&mut cluster, &format!("{head}{turns}"));

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::client::{Call, get, post};
+use crate::harness::client::{Call, post};
 use crate::harness::process::Gateway;
 use crate::harness::script::Scripted;
 

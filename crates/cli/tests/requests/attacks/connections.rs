@@ -44,6 +44,26 @@ fn stalled_bodies_of_one_key_leave_room_for_the_others() {
 }
 
 #[test]
+fn slow_bodies_of_many_keys_give_way_when_the_memory_is_full() {
+    let lines: String = (0..20).map(|i| format!("sk-{i} name=n{i}\n")).collect();
+    let (_folder, keys) = key_file("stalled-keys", &(lines + "sk-good name=good\n"));
+    let engine = answering();
+    let patience = ["--api-keys-file", &keys, "--client-body-timeout-secs", "600"];
+    let limits = ["--max-payload-size", "1000000", "--max-buffered-bytes", "4000000"];
+    let gateway = Gateway::over(&[&engine.url], &[&patience[..], &limits].concat());
+    let stalls: Vec<Call> = (0..20).map(|i| stalled(gateway.url(), &format!("sk-{i}"), 390_000)).collect();
+    eventually("the memory is full", || (gateway.metric("warmroute_body_bytes") > 3_600_000.0).then_some(()));
+    let large = chat("m").replace("Hello", &"long ".repeat(100_000));
+    let ask = || super::ask_as(gateway.url(), "sk-good", &large).status;
+    eventually("slow bodies give way", || (ask() == 200).then_some(()));
+    for _ in 0..5 {
+        assert_eq!(ask(), 200);
+    }
+    drop(stalls);
+    eventually("its memory is given back", || (gateway.metric("warmroute_body_bytes") == 0.0).then_some(()));
+}
+
+#[test]
 fn a_body_that_stalls_ends_however_much_was_sent() {
     let engine = answering();
     let limits = ["--client-body-timeout-secs", "1", "--max-payload-size", "1000000"];

@@ -116,8 +116,8 @@ fn absurd_usage_does_not_block_a_key_forever() {
         let mut lied = rate_limiter.reserve(1, FEW_TOKENS, of(prompt, Some(0)), Micros::ZERO).unwrap();
         rate_limiter.extend(&mut lied, u32::MAX);
         rate_limiter.settle(&lied, u32::MAX);
-        let exceeded = rate_limiter.reserve(1, FEW_TOKENS, of(0, Some(0)), Micros::ZERO).unwrap_err();
-        assert_eq!(exceeded.retry_after_s, worst_s - 60, "a minute's worth was there");
+        let exceeded = rate_limiter.reserve(1, FEW_TOKENS, of(1, Some(0)), Micros::ZERO).unwrap_err();
+        assert_eq!(exceeded.retry_after_s, worst_s - 60 + 1, "a minute's worth was there, and one is wanted");
     }
 }
 
@@ -292,4 +292,21 @@ fn a_limit_that_is_lifted_and_set_again_does_not_fill_the_bucket() {
     assert_eq!((level.requests, level.tokens), (30.0, 3_000.0), "half a minute's worth has come back");
     rate_limiter.follow_limits(1, Limits { tokens_per_minute: 600, ..unlimited }, later);
     assert_eq!(rate_limiter.level(1, later).unwrap().tokens, 300.0, "scaled");
+}
+
+#[test]
+fn another_number_of_concurrent_requests_leaves_the_rates_as_they_are() {
+    let mut limiter = RateLimiter::default();
+    let limits = |concurrent| Limits { requests_per_minute: 4, tokens_per_minute: 100, concurrent };
+    let nothing = ExpectedTokens { prompt: 0, answers: 0, answer_max: Some(0) };
+    let mut reserve =
+        |concurrent, expected| limiter.reserve(1, limits(concurrent), expected, Micros::ZERO).map(drop);
+    let some = ExpectedTokens { prompt: 100, answers: 0, answer_max: None };
+    assert_eq!(reserve(1, some), Ok(()));
+    let refused = |limit, retry_after_s| Err(Exceeded { limit, retry_after_s });
+    assert_eq!(reserve(1, nothing), refused(Limit::Concurrent, 1));
+    assert_eq!(reserve(4, ExpectedTokens { prompt: 1, ..nothing }), refused(Limit::Tokens, 1));
+    assert_eq!(reserve(2, nothing), Ok(()), "without tokens none need be left");
+    assert_eq!((reserve(3, nothing), reserve(4, nothing)), (Ok(()), Ok(())));
+    assert_eq!(reserve(9, nothing), refused(Limit::Requests, 15), "four a minute, however many at once");
 }

@@ -394,3 +394,19 @@ fn an_engine_that_reports_no_cached_tokens_is_learned_from_and_nothing_piles_up(
     let ratio = slow.relative_latency(now) / fast.relative_latency(now);
     assert!((2.0..4.0).contains(&ratio), "{ratio}");
 }
+
+#[test]
+fn churn_is_the_share_of_the_cache_that_was_computed_lately() {
+    let queue = PrefillQueue::default();
+    book(&queue, 50_000, Micros(1));
+    assert_eq!(queue.cache_churn(Micros(1)), None, "the size of the cache is not known");
+    queue.set_kv_tokens(100_000);
+    assert_eq!(queue.cache_churn(Micros(1)), Some(0.5));
+    let later = Micros(1) + CHURN_HALF_LIFE;
+    assert_eq!(queue.cache_churn(later), Some(0.25));
+    book(&queue, 100_000, later);
+    assert_eq!(queue.cache_churn(later), Some(1.25));
+    assert_eq!(queue.cache_churn(Micros::ZERO), Some(1.25), "a clock that steps back does no harm");
+    queue.clear_churn();
+    assert_eq!(queue.cache_churn(later), Some(0.0));
+}

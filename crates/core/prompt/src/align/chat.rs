@@ -13,7 +13,7 @@ use super::conversion::TemplateTraits;
 use super::template::Template;
 use super::tree::Json;
 use super::unaligned::{Unaligned, Unrendered};
-use super::values::value_of;
+use super::values::{flag, value_of};
 use super::wrapping::content;
 use crate::body::{PromptFields, TurnsKey};
 use crate::json::Cursor;
@@ -159,14 +159,13 @@ enum Ending {
 
 impl Ending {
     fn read(fields: &PromptFields<'_>) -> Result<Ending, Unrendered> {
-        let is = |name, word: &[u8]| fields.setting(name) == Some(word);
-        match (is("continue_final_message", b"true"), fields.setting("add_generation_prompt")) {
-            // Without `add_generation_prompt` the default is to generate, and then no message can be
-            // continued.
-            (true, Some(b"false")) => Ok(Ending::Continue),
-            (true, _) => Err(Unrendered::Shape),
-            (false, Some(b"false")) => Ok(Ending::Plain),
-            (false, _) => Ok(Ending::Generate),
+        let continues = flag(fields, "continue_final_message")?.unwrap_or(false);
+        match (continues, flag(fields, "add_generation_prompt")?.unwrap_or(true)) {
+            (true, false) => Ok(Ending::Continue),
+            // The default is to generate, and then no message can be continued.
+            (true, true) => Err(Unrendered::Shape),
+            (false, false) => Ok(Ending::Plain),
+            (false, true) => Ok(Ending::Generate),
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use minijinja::Value;
 
-use super::part::Part;
+use super::part::{Part, TextKind};
 use super::template::ContentFormat;
 use super::unaligned::Unrendered;
 use super::values::value_of;
@@ -135,9 +135,18 @@ impl Content {
     fn joined(self) -> String {
         match self {
             Content::Text(text) => text.as_str().unwrap_or_default().to_owned(),
-            Content::Parts(parts) => joined(&parts).as_str().unwrap_or_default().to_owned(),
+            Content::Parts(parts) => lines(&parts),
         }
     }
+}
+
+/// Texts of all text parts, empty ones too, joined by line breaks.
+fn lines(parts: &[Part]) -> String {
+    let texts = parts.iter().filter_map(|part| match part {
+        Part::Text { text, .. } => text.as_str(),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
 }
 
 /// Texts joined by line breaks, after the media marks: that is where vLLM puts its placeholders.
@@ -324,7 +333,7 @@ fn parts_of(content: Given<'_>) -> Result<Vec<Part>, Unrendered> {
 /// because it would prevent every cache hit after it.
 fn strip_billing(parts: &mut Vec<Part>) {
     parts.retain_mut(|part| {
-        let Part::Text { text, .. } = part else { return true };
+        let Part::Text { text, kind: TextKind::Plain, .. } = part else { return true };
         let Some(line) = text.as_str().filter(|text| text.starts_with("x-anthropic-billing-header")) else {
             return true;
         };
@@ -339,11 +348,7 @@ fn strip_billing(parts: &mut Vec<Part>) {
 fn tool_content(content: Content) -> Content {
     match content {
         Content::Parts(parts) if parts.iter().all(|part| matches!(part, Part::Text { .. })) => {
-            let texts = parts.iter().filter_map(|part| match part {
-                Part::Text { text, .. } => text.as_str(),
-                _ => None,
-            });
-            Content::Text(Value::from(texts.collect::<Vec<_>>().join("\n")))
+            Content::Text(Value::from(lines(&parts)))
         }
         other => other,
     }

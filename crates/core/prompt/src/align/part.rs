@@ -39,15 +39,24 @@ const KNOWN_FIELDS: [&str; 18] = [
 /// A part as templates see it.
 #[derive(Clone, Debug)]
 pub(crate) enum Part {
-    Text { text: Value, others: Vec<(Value, Value)> },
+    Text { text: Value, kind: TextKind, others: Vec<(Value, Value)> },
     Media { modality: &'static str, mark: String, others: Vec<(Value, Value)> },
     ToolReference(Value),
+}
+
+/// Type of a text part in the request. Templates see one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TextKind {
+    /// A plain string, or `text`.
+    Plain,
+    /// `refusal`, `input_text` and others.
+    Other,
 }
 
 impl Part {
     /// A text part.
     pub fn text(text: Value) -> Part {
-        Part::Text { text, others: Vec::new() }
+        Part::Text { text, kind: TextKind::Plain, others: Vec::new() }
     }
 
     /// Reads an item of a content list; `None` for one that vLLM drops.
@@ -68,7 +77,7 @@ impl Part {
         let typed = |kind: &'static str| (Value::from("type"), Value::from(kind));
         let text_part = |text: Value| [typed("text"), (Value::from("text"), text)];
         match self {
-            Part::Text { text, others } => {
+            Part::Text { text, others, .. } => {
                 values.push(Value::from_pairs(text_part(text).into_iter().chain(others)))
             }
             Part::Media { modality, mark, others } => {
@@ -131,9 +140,14 @@ impl<'a> Fields<'a> {
         let kind = self.kind.map(|kind| kind.unescaped()).unwrap_or_default();
         let kind = if self.has_uuid { &b""[..] } else { &kind };
         match kind {
-            b"text" | b"input_text" | b"output_text" => self.text_part(self.text),
-            b"refusal" => self.text_part(self.refusal),
-            b"thinking" => self.text_part(self.thinking),
+            b"text" => self.text_part(self.text, TextKind::Plain),
+            b"refusal" => self.text_part(self.refusal, TextKind::Other),
+            // Without a text the engine shows some templates a null.
+            b"input_text" | b"output_text" if is_given(self.text) => {
+                self.text_part(self.text, TextKind::Other)
+            }
+            b"thinking" if is_given(self.thinking) => self.text_part(self.thinking, TextKind::Other),
+            b"input_text" | b"output_text" | b"thinking" => Err(Unrendered::Shape),
             b"tool_reference" => {
                 Ok(Some(Part::ToolReference(value_of(self.name.ok_or(Unrendered::Shape)?)?)))
             }
@@ -143,13 +157,13 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn text_part(&self, text: Option<&[u8]>) -> Result<Option<Part>, Unrendered> {
-        let Some(text) = text.filter(|text| *text != b"null") else { return Ok(None) };
+    fn text_part(&self, text: Option<&[u8]>, kind: TextKind) -> Result<Option<Part>, Unrendered> {
+        let Some(text) = text.filter(|_| is_given(text)) else { return Ok(None) };
         let text = value_of(text)?;
         if text.as_str().is_none() {
             return Err(Unrendered::Shape);
         }
-        Ok(Some(Part::Text { text, others: self.others()? }))
+        Ok(Some(Part::Text { text, kind, others: self.others()? }))
     }
 
     fn media_part(&self, modality: Option<&'static str>, whole: &[u8]) -> Result<Option<Part>, Unrendered> {
@@ -171,6 +185,10 @@ impl<'a> Fields<'a> {
     fn others(&self) -> Result<Vec<(Value, Value)>, Unrendered> {
         self.others.iter().map(|(key, value)| Ok((Value::from(text_of(*key)?), value_of(value)?))).collect()
     }
+}
+
+fn is_given(value: Option<&[u8]>) -> bool {
+    value.is_some_and(|value| value != b"null")
 }
 
 /// Modality named by a part's type or field.

@@ -7,7 +7,8 @@ use super::chat::{Chat, Media};
 use super::conversion::ChatConversion;
 use super::tree::Json;
 use super::unaligned::{Unaligned, Unrendered};
-use super::{ChatFormat, ModelFiles, values};
+use super::values::{flag, text_of};
+use super::{ChatFormat, ModelFiles};
 use crate::body::{PromptFields, TurnsKey};
 use crate::json::{Cursor, Kind};
 use crate::{Api, Body};
@@ -130,23 +131,38 @@ impl Renderer {
         text: &mut String,
     ) -> Result<Rendered, Unrendered> {
         let media = self.template()?.render(fields, unix_s, text)?;
-        let wants_more = fields.setting("add_special_tokens") == Some(b"true");
+        let wants_more = flag(fields, "add_special_tokens")?.unwrap_or(false);
         Ok(Rendered::Text { around: if wants_more { Around::SpecialTokens } else { Around::Nothing }, media })
     }
 }
 
 fn completion(fields: &PromptFields<'_>, text: &mut String) -> Result<Rendered, Unrendered> {
-    let mut prompt = Cursor::new(fields.turns.ok_or(Unrendered::Shape)?);
+    let mut prompt = Cursor::new(only_prompt(fields.turns.ok_or(Unrendered::Shape)?)?);
     match prompt.kind() {
         Kind::String => {
-            text.push_str(&values::text_of(prompt.string().map_err(|_| Unrendered::Shape)?)?);
-            let wants_none = fields.setting("add_special_tokens") == Some(b"false");
-            let around = if wants_none { Around::Nothing } else { Around::SpecialTokens };
+            text.push_str(&text_of(prompt.string().map_err(|_| Unrendered::Shape)?)?);
+            let wants_them = flag(fields, "add_special_tokens")?.unwrap_or(true);
+            let around = if wants_them { Around::SpecialTokens } else { Around::Nothing };
             Ok(Rendered::Text { around, media: Media::None })
         }
         Kind::Array => ids(&mut prompt).map(Rendered::Ids),
         _ => Err(Unrendered::Shape),
     }
+}
+
+/// The only item of a list of prompts, or the prompt itself. Some clients send every prompt in a list.
+fn only_prompt(prompt: &[u8]) -> Result<&[u8], Unrendered> {
+    let (mut first, mut count) = (None, 0);
+    if Cursor::new(prompt).kind() == Kind::Array {
+        let walked = Cursor::new(prompt).array(|item| {
+            let is_prompt = matches!(item.kind(), Kind::String | Kind::Array);
+            let item = item.value()?;
+            (first, count) = (first.or(is_prompt.then_some(item)), count + 1);
+            Ok(())
+        });
+        walked.map_err(|_| Unrendered::Shape)?;
+    }
+    Ok(first.filter(|_| count == 1).unwrap_or(prompt))
 }
 
 fn ids(prompt: &mut Cursor<'_>) -> Result<Vec<u32>, Unrendered> {
@@ -163,6 +179,7 @@ fn ids(prompt: &mut Cursor<'_>) -> Result<Vec<u32>, Unrendered> {
         Ok(())
     });
     match (walked, failed) {
+        (Ok(()), None) if ids.is_empty() => Err(Unrendered::Shape),
         (Ok(()), None) => Ok(ids),
         (_, problem) => Err(problem.unwrap_or(Unrendered::Shape)),
     }

@@ -8,11 +8,23 @@ use std::borrow::Cow;
 use minijinja::Value;
 
 use super::unaligned::Unrendered;
+use crate::body::PromptFields;
 use crate::json::{BadJson, Cursor, Kind, RawStr};
 
 /// Value of a slice with one JSON value.
 pub(crate) fn value_of(json: &[u8]) -> Result<Value, Unrendered> {
     next(&mut Cursor::new(json)).map_err(|_| Unrendered::Shape)
+}
+
+/// A setting that is true or false; `None` if it is absent. Engines also take some words and numbers for true or false;
+/// what they make of those is not followed.
+pub(crate) fn flag(fields: &PromptFields<'_>, name: &str) -> Result<Option<bool>, Unrendered> {
+    match fields.setting(name) {
+        None => Ok(None),
+        Some(b"true") => Ok(Some(true)),
+        Some(b"false") => Ok(Some(false)),
+        Some(_) => Err(Unrendered::Shape),
+    }
 }
 
 /// Text of a string. A lone surrogate is refused, because engines cannot tokenize it.

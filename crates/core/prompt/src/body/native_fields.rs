@@ -3,7 +3,7 @@
 //! Other APIs have fields of the same names with other meanings (`text` of the Responses API is an object), so they are
 //! kept apart until the API is known: see [`Body::of_api`](super::Body::of_api).
 
-use super::{TurnsKey, number};
+use super::{TurnsKey, number_of};
 use crate::json::{Cursor, Kind};
 
 /// Media of a prompt. Where they stand in it is written in the text, in the model's own way.
@@ -65,7 +65,7 @@ impl<'a> NativeFields<'a> {
             params.object(|key, value| {
                 let is_named = *key.unescaped() == *name;
                 let value = value.value()?;
-                if is_named && number(value) > largest.and_then(number) {
+                if is_named && number_of(value) > largest.and_then(number_of) {
                     largest = Some(value);
                 }
                 Ok(())

@@ -27,6 +27,7 @@ impl<P: Policy> Router<P> {
         self.set_members();
         drop(change);
         if is_new {
+            self.joins.fetch_add(1, Relaxed);
             self.restore_worker(&worker);
         }
         Ok(worker)
@@ -79,6 +80,7 @@ impl<P: Policy> Router<P> {
                 }
                 router.fleet.count_evicted(worker.id, evicted_blocks(&events));
                 router.learn_awaited_media(worker.id);
+                router.learn_awaited_answers(worker.id);
             }),
             Change::Emptied { worker } => self.of_member(&worker, |router| router.empty(&worker)),
             Change::Viewed { worker, view } => self.of_member(&worker, |router| router.view(&worker, view)),
@@ -94,16 +96,22 @@ impl<P: Policy> Router<P> {
             }
             Change::InFlightMax { requests } => self.in_flight_max.store(requests, Relaxed),
             Change::Restored { state, age, at } => self.restore(*state, at, age),
-            Change::EventsDue { at } => self.speculations.expire(at),
+            Change::EventsDue { at } => self.expire_awaited(at),
             Change::Expired { at } => self.expire(at),
         }
     }
 
     /// Expires presumptions and saved state.
     fn expire(&self, now: Micros) {
-        self.speculations.expire(now);
+        self.expire_awaited(now);
         self.unclaimed.expire(now, self.config.index.presumed_ttl);
         self.index.expire(now);
+    }
+
+    /// Gives up what waits for events that must have arrived.
+    fn expire_awaited(&self, now: Micros) {
+        self.speculations.expire(now);
+        self.awaited_answers.expire(now);
     }
 
     /// Runs `apply` unless the worker has left.
@@ -164,6 +172,7 @@ impl<P: Policy> Router<P> {
     /// Clears the cache of a restarted engine. Predictions for the old cache do not count for the new one.
     fn empty(&self, worker: &Worker) {
         self.fleet.clear_adapters(worker.id);
+        self.fleet.clear_churn(worker.id);
         worker_ingest::forget(&self.index, worker.id);
         self.reported.emptied(worker.id);
         self.fleet.revise(worker, |belief| CacheBelief { generation: belief.reset().generation, ..belief });
@@ -174,6 +183,7 @@ impl<P: Policy> Router<P> {
         worker_ingest::forget(&self.index, worker);
         self.reported.align(worker, None);
         self.fleet.forget_cache(worker);
+        self.fleet.clear_churn(worker);
         self.fleet.forget_adapters(worker);
         self.set_capacity(worker, self.config.index.presumed_tokens);
     }

@@ -6,7 +6,7 @@ use warmroute_fleet::{CacheBelief, ObservedPrompt, Worker, WorkerLoadView};
 use warmroute_index::{HolderId, Overlaps, Prompt, RootKey, Span};
 use warmroute_policy::Policy;
 use warmroute_prompt::{MediumFacts, RenderedMedium};
-use warmroute_types::{Micros, Usage, WorkerId};
+use warmroute_types::{CacheView, Micros, Usage, WorkerId};
 
 use super::Router;
 use crate::assessment::{
@@ -108,7 +108,7 @@ impl<P: Policy> Router<P> {
     }
 
     /// Tokens of a text that events report for a holder.
-    fn reported_tokens(&self, text: PromptText<'_>, holder: HolderId) -> u32 {
+    pub(super) fn reported_tokens(&self, text: PromptText<'_>, holder: HolderId) -> u32 {
         let mut overlaps = Overlaps::new();
         self.index.lookup(text.root, Prompt::Bytes(text.bytes), &mut overlaps);
         overlaps.of(holder).tokens
@@ -212,6 +212,11 @@ impl<P: Policy> Router<P> {
             if corrections.is_proof {
                 self.prove(id, text, usage.prompt_tokens);
             }
+            // The text of a prompt with media may end before the prompt does.
+            let is_whole = request.content == Content::Text;
+            if !corrections.own_events_arrived && is_whole && decision.view == CacheView::Reported {
+                self.await_events(decision, text, usage.prompt_tokens);
+            }
         }
     }
 
@@ -234,7 +239,7 @@ impl<P: Policy> Router<P> {
     }
 
     /// Marks the sampled blocks of a prompt as proven: they match the tokenization of the text.
-    fn prove(&self, worker: WorkerId, text: PromptText<'_>, prompt_tokens: u32) {
+    pub(super) fn prove(&self, worker: WorkerId, text: PromptText<'_>, prompt_tokens: u32) {
         let (sampled, proven) = (ReportedView::Sampled.holder(worker), ReportedView::Proven.holder(worker));
         let mut overlaps = Overlaps::new();
         self.index.lookup(text.root, Prompt::Bytes(text.bytes), &mut overlaps);

@@ -1,6 +1,7 @@
 //! Views of the router that change nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use warmroute_fleet::{LatencyView, Worker, WorkerView};
 use warmroute_index::{Digester, PrefixHead, RootKey};
@@ -74,13 +75,25 @@ impl<'a, P: Policy> Inspect<'a, P> {
         self.router.groups.names_of(worker)
     }
 
-    /// Whether one of the workers that a request may use can take it now, if it is for this model.
+    /// Number of workers that have joined so far. A worker that joins may get the id of one that has left.
+    pub fn joins(&self) -> u64 {
+        self.router.joins.load(Relaxed)
+    }
+
+    /// Whether one of the workers that a request may use can take it now, if it is for this model. While none of them is
+    /// ready, an unlisted model is not unknown: its workers may come with the others.
     pub fn vacancy(&self, model: Option<&str>, usable: Usable<'_>) -> Vacancy {
         let pools = self.router.pools.read();
         let in_flight_max = self.router.in_flight_max_of(model);
         match pools.serving(model, usable.within) {
             Ok(pool) => pool.vacancy(&self.router.fleet, usable, in_flight_max),
-            Err(NoRoute::UnknownModel) if !pools.is_departed(model) => Vacancy::UnknownModel,
+            Err(NoRoute::UnknownModel) if !pools.is_departed(model) => {
+                match pools.serving(None, usable.within).map(|all| all.vacancy(&self.router.fleet, usable, 0))
+                {
+                    Ok(Vacancy::NoWorker) | Err(_) => Vacancy::NoWorker,
+                    Ok(_) => Vacancy::UnknownModel,
+                }
+            }
             Err(_) => Vacancy::NoWorker,
         }
     }
@@ -88,6 +101,12 @@ impl<'a, P: Policy> Inspect<'a, P> {
     /// The model of a fleet that serves only one.
     pub fn only_model(&self) -> Option<Arc<str>> {
         self.router.pools.read().only_model()
+    }
+
+    /// Whether a worker lists this model or did, or it has settings of its own.
+    pub fn lists_model(&self, model: &str) -> bool {
+        let rules = self.router.model_rules.read_recursive();
+        rules_of(&rules, Some(model)).is_some() || self.router.pools.read().lists(model)
     }
 
     /// Where the response or conversation with this hashed identifier is stored, and for whom.

@@ -198,12 +198,65 @@ fn speculation_bridges_the_gap_to_the_event_and_no_longer() {
 }
 
 #[test]
-fn an_event_that_came_after_its_answer_ends_the_speculation_with_the_next_one() {
+fn an_event_that_came_after_its_answer_ends_the_speculation() {
+    let router = router_of(1);
+    let asking = Asking::of(&text(1, 1_000));
+    let mut decision = asking.route(&router, Micros(1));
+    router.observe(&mut decision, Outcome::FirstToken { at: Micros(1) });
+    asking.answer(&router, &mut decision, 0);
+    store(&router, 0, &asking.text, 0, 30);
+    assert!(expected(&router, &asking.text) > 30 * BLOCK as u32, "the rest is on its way");
+    store(&router, 0, &asking.text, 30, 62);
+    assert_eq!(expected(&router, &asking.text), 62 * BLOCK as u32);
+    (0..62).for_each(|block| remove(&router, 0, &asking.text, block));
+    assert_eq!(expected(&router, &asking.text), 0, "nothing is presumed beside the events");
+}
+
+#[test]
+fn the_only_new_block_of_a_prompt_counts_as_the_prompts_though_it_is_reported_after_the_answer() {
+    let router = router_of(1);
+    let prompt = text(1, 20 * BLOCK);
+    store(&router, 0, &prompt, 0, 10);
+    let asking = Asking::of(&prompt[..11 * BLOCK + 5]);
+    let mut decision = asking.route(&router, Micros(1));
+    router.observe(&mut decision, Outcome::FirstToken { at: Micros(1) });
+    asking.answer(&router, &mut decision, 10 * BLOCK as u32);
+    store(&router, 0, &prompt, 10, 11);
+    assert_eq!(expected(&router, &prompt), 11 * BLOCK as u32);
+    store(&router, 0, &prompt, 11, 12);
+    assert_eq!(
+        expected(&router, &prompt),
+        11 * BLOCK as u32,
+        "filled while decoding, perhaps in other tokens"
+    );
+}
+
+#[test]
+fn an_answer_that_waits_for_events_says_nothing_about_a_restarted_engine() {
+    let router = router_of(1);
+    let prompt = text(1, 11 * BLOCK + 5);
+    let asking = Asking::of(&prompt);
+    let mut decision = asking.route(&router, Micros(1));
+    router.observe(&mut decision, Outcome::FirstToken { at: Micros(1) });
+    asking.answer(&router, &mut decision, 0);
+    router.apply(Change::EventsDue { at: Micros::from_secs(3) });
+    assert_eq!(router.awaited_answers.take(WorkerId(0)).len(), 0, "given up with the presumption");
+    let mut decision = asking.route(&router, Micros(1));
+    router.observe(&mut decision, Outcome::FirstToken { at: Micros(1) });
+    asking.answer(&router, &mut decision, 0);
+    router.apply(Change::Emptied { worker: worker(&router, 0) });
+    store(&router, 0, &prompt, 0, 10);
+    store(&router, 0, &prompt, 10, 11);
+    assert_eq!(router.awaited_answers.take(WorkerId(0)).len(), 0);
+    assert_eq!(decision.expectation.generation + 1, router.fleet.load_view(WorkerId(0)).generation);
+}
+
+#[test]
+fn an_event_after_an_answer_without_counts_ends_the_speculation_with_the_next_answer() {
     let router = router_of(1);
     let [early, next] = [1, 2].map(|seed| Asking::of(&text(seed, 1_000)));
     let mut first = early.route(&router, Micros(1));
     router.observe(&mut first, Outcome::Ended { answered: None });
-    early.answer(&router, &mut first, 0);
     store(&router, 0, &early.text, 0, 62);
     (0..62).for_each(|block| remove(&router, 0, &early.text, block));
     assert!(

@@ -13,14 +13,19 @@ impl KubernetesAccess {
     pub fn find(kubeconfig: Option<&Path>) -> Result<KubernetesAccess, BadAccess> {
         let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         if let Some(file) = kubeconfig {
-            return kubeconfig::read(file);
+            return kubeconfig::read(&[file.to_owned()]);
         }
         if let (Some(host), Some(port)) = (env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")) {
             return KubernetesAccess::in_pod(&host, &port, Path::new(SERVICE_ACCOUNT));
         }
-        let at_home = || env("HOME").map(|home| Path::new(&home).join(".kube/config"));
-        let file = env("KUBECONFIG").map(PathBuf::from).or_else(at_home).filter(|file| file.exists());
-        kubeconfig::read(&file.ok_or(BadAccess::Nowhere)?)
+        let at_home = || env("HOME").map(|home| vec![Path::new(&home).join(".kube/config")]);
+        let listed = env("KUBECONFIG").map(|list| std::env::split_paths(&list).collect());
+        let mut files: Vec<PathBuf> = listed.or_else(at_home).unwrap_or_default();
+        files.retain(|file| file.exists());
+        if files.is_empty() {
+            return Err(BadAccess::Nowhere);
+        }
+        kubeconfig::read(&files)
     }
 
     fn in_pod(host: &str, port: &str, folder: &Path) -> Result<KubernetesAccess, BadAccess> {

@@ -30,7 +30,7 @@ pub use worker_set::{BadPort, WorkerPort};
 
 use crate::{Departure, ListedWorker, Listing, SourceId};
 use objects::{ApiObject, EndpointSlice, InferencePool, Pod, PoolSpec};
-use reflector::{Reflector, WatchTimings, Watched, encoded};
+use reflector::{Failure, Reflector, WatchTimings, Watched, encoded};
 use worker_set::{ListsWorkers, UnusableObject, WorkerDefaults, worker_set};
 
 /// Which objects list the workers.
@@ -70,6 +70,22 @@ pub struct KubernetesSource {
     pub pool: Option<String>,
 }
 
+/// Why a source cannot be listed, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct KubernetesProblem {
+    /// The cause.
+    pub why: String,
+    /// What to change.
+    pub remedy: &'static str,
+}
+
+impl From<Failure> for KubernetesProblem {
+    fn from(failure: Failure) -> KubernetesProblem {
+        KubernetesProblem { why: failure.to_string(), remedy: failure.remedy() }
+    }
+}
+
 /// What a source lists at one moment.
 #[derive(Clone, Debug)]
 pub struct KubernetesReport {
@@ -77,11 +93,14 @@ pub struct KubernetesReport {
     pub workers: Vec<ListedWorker>,
     /// Objects that should be workers, and why they are none.
     pub unusable: Vec<String>,
+    /// Why the objects cannot be watched. Changes are then found by lists, seconds later.
+    pub unwatched: Vec<String>,
 }
 
 impl KubernetesSource {
-    /// Lists the workers once, without a second try. The error says why the API server does not list them.
-    pub async fn list_once(&self) -> Result<KubernetesReport, String> {
+    /// Lists the workers once and opens a watch, without a second try. The error says why the API server does not list
+    /// them.
+    pub async fn list_once(&self) -> Result<KubernetesReport, KubernetesProblem> {
         let defaults = self.defaults();
         match &self.target {
             KubernetesTarget::Pods { selector } => self.report::<Pod>(by_label(selector), &defaults).await,
@@ -90,12 +109,20 @@ impl KubernetesSource {
             }
             KubernetesTarget::Pool { name } => {
                 let mut pools = self.reflector::<InferencePool>(by_name(name), WatchTimings::default());
-                pools.step().await.map_err(|failure| failure.to_string())?;
+                pools.step().await?;
                 let spec = pools.changed().await.next().map(|pool| pool.spec.clone());
-                let spec = spec.ok_or_else(|| format!("there is no InferencePool named {name}"))?;
-                let (filter, defaults) = of_pool(&spec, &defaults)
-                    .ok_or_else(|| format!("the InferencePool {name} has no matchLabels"))?;
-                self.report::<Pod>(filter, &defaults).await
+                let spec = spec.ok_or_else(|| KubernetesProblem {
+                    why: format!("there is no InferencePool named {name}"),
+                    remedy: "create it, or correct service-discovery-pool; kubectl get inferencepools -A lists them",
+                })?;
+                let (filter, defaults) = of_pool(&spec, &defaults).ok_or_else(|| KubernetesProblem {
+                    why: format!("the InferencePool {name} has no matchLabels"),
+                    remedy: "set spec.selector.matchLabels to the labels of its pods",
+                })?;
+                let unwatched = pools.step().await.err().map(|failure| failure.to_string());
+                let mut report = self.report::<Pod>(filter, &defaults).await?;
+                report.unwatched.extend(unwatched);
+                Ok(report)
             }
         }
     }
@@ -104,11 +131,14 @@ impl KubernetesSource {
         &self,
         filter: String,
         defaults: &WorkerDefaults,
-    ) -> Result<KubernetesReport, String> {
+    ) -> Result<KubernetesReport, KubernetesProblem> {
         let mut reflector = self.reflector::<T>(filter, WatchTimings::default());
-        reflector.step().await.map_err(|failure| failure.to_string())?;
+        reflector.step().await?;
         let (workers, unusable) = worker_set(reflector.changed().await, defaults);
-        Ok(KubernetesReport { workers, unusable: unusable.iter().map(ToString::to_string).collect() })
+        let unusable = unusable.iter().map(ToString::to_string).collect();
+        // After a list, the next step opens the watch.
+        let unwatched = reflector.step().await.err().map(|failure| failure.to_string());
+        Ok(KubernetesReport { workers, unusable, unwatched: unwatched.into_iter().collect() })
     }
 
     fn defaults(&self) -> WorkerDefaults {
@@ -187,7 +217,16 @@ impl Watcher {
         });
         while spec.changed().await.is_ok() {
             let found = spec.borrow_and_update().clone().flatten();
-            tracing::info!(pool = name, is_found = found.is_some(), "read the InferencePool");
+            match &found {
+                None => tracing::warn!(
+                    pool = name,
+                    "there is no InferencePool of this name, so it has no workers: create it, or correct service-discovery-pool"
+                ),
+                Some(spec) if spec.selector.match_labels.is_empty() => {
+                    tracing::warn!(pool = name, "the InferencePool has no matchLabels and selects no pods");
+                }
+                Some(_) => tracing::info!(pool = name, "read the InferencePool"),
+            }
             tokio::select! {
                 () = self.follow_spec(found, defaults) => {}
                 _ = spec.changed() => spec.mark_changed(),
@@ -206,9 +245,11 @@ impl Watcher {
     /// Sends the workers if they differ from the last ones.
     async fn publish(&self, published: &mut Published, workers: Vec<ListedWorker>) {
         if published.workers.as_ref() != Some(&workers) {
-            published.workers = Some(workers.clone());
+            // The pods of an earlier selector still run, and those of the new one may not have been probed yet.
+            let is_first = published.workers.replace(workers.clone()).is_none();
+            let departure = if is_first { Departure::WhenReplaced } else { Departure::AtOnce };
             tracing::info!(workers = workers.len(), "workers in Kubernetes");
-            let listing = Listing { source: self.id, workers, departure: Departure::AtOnce };
+            let listing = Listing { source: self.id, workers, departure };
             _ = self.listings.send(listing).await;
         }
     }

@@ -9,7 +9,8 @@
 //! Watches end silently: load balancers drop connections that were idle for minutes, and an API server may vanish without
 //! closing them. So a watch is asked to end after two minutes, bookmarks are requested, and a watch without a byte for
 //! longer than [`WatchTimings::idle_max`] is opened again, which costs nothing when no event was lost. A list every few
-//! minutes replaces the set, so that no lost event has a lasting effect. While the API server is away the last set stands.
+//! minutes replaces the set, so that no lost event has a lasting effect. While watches are refused or break at once, the
+//! set is listed every [`WatchTimings::poll`] instead. While the API server is away the last set stands.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -46,9 +47,11 @@ pub(super) struct WatchTimings {
     pub idle_max: Duration,
     /// Time after which the set is listed again.
     pub relist: Duration,
+    /// Time after which the set is listed again while no watch can be kept open.
+    pub poll: Duration,
     /// Longest pause between attempts.
     pub pause_max: Duration,
-    /// A watch that ends sooner counts as a failure.
+    /// A watch that ends sooner counts as a failure, also if events came before.
     pub short: Duration,
 }
 
@@ -59,8 +62,9 @@ impl Default for WatchTimings {
             watch: Duration::from_secs(120),
             idle_max: Duration::from_secs(90),
             relist: Duration::from_secs(300),
+            poll: Duration::from_secs(10),
             pause_max: Duration::from_secs(10),
-            short: Duration::from_secs(1),
+            short: Duration::from_secs(10),
         }
     }
 }
@@ -90,6 +94,27 @@ pub(super) enum Failure {
     TooShort(Duration),
 }
 
+impl Failure {
+    /// What to do about it.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Failure::Unauthorized(_) => {
+                "renew the token or the certificate; in a pod, see its service account"
+            }
+            Failure::Forbidden { .. } => {
+                "give the service account a Role with these verbs; docs/kubernetes.md lists the rights"
+            }
+            Failure::Missing { .. } => {
+                "check the namespace, and that the resource's CRD is installed in version v1"
+            }
+            Failure::Unusable(_) => {
+                "check that the API server can be reached from here, at the address of the kubeconfig"
+            }
+            _ => "the API server fails: try again, and see its log",
+        }
+    }
+}
+
 /// What is watched.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
@@ -110,8 +135,8 @@ pub(super) struct Reflector<T> {
     /// The set has changed since it was last returned.
     is_changed: bool,
     failures: u32,
-    /// The last watch had expired, and none has worked since.
-    is_expired: bool,
+    /// The last watch failed, and none has worked since.
+    is_unwatched: bool,
     last_problem: String,
 }
 
@@ -136,7 +161,7 @@ impl<T: ApiObject> Reflector<T> {
             stream: None,
             is_changed: false,
             failures: 0,
-            is_expired: false,
+            is_unwatched: false,
             last_problem: String::new(),
         }
     }
@@ -152,18 +177,28 @@ impl<T: ApiObject> Reflector<T> {
         self.cache.objects()
     }
 
+    /// Lists, opens a watch, or reads from the open one.
     pub(super) async fn step(&mut self) -> Result<(), Failure> {
-        if self.listed.is_some_and(|listed| listed.elapsed() >= self.timings.relist) {
+        let is_polled = self.is_unwatched && self.stream.is_none();
+        let every = if is_polled { self.timings.poll } else { self.timings.relist };
+        if self.until_list(every) == Duration::ZERO {
             self.cache.expire();
         }
         let Some(version) = self.cache.version().map(str::to_owned) else {
             self.stream = None;
             return self.list().await;
         };
-        match self.stream.take() {
+        let watched = match self.stream.take() {
             Some(stream) => self.read(stream).await,
             None => self.open(&version).await,
-        }
+        };
+        self.is_unwatched |= watched.is_err();
+        watched
+    }
+
+    /// Time until the set is listed again, if it is listed so often.
+    fn until_list(&self, every: Duration) -> Duration {
+        self.listed.map_or(Duration::ZERO, |listed| every.saturating_sub(listed.elapsed()))
     }
 
     async fn list(&mut self) -> Result<(), Failure> {
@@ -189,8 +224,8 @@ impl<T: ApiObject> Reflector<T> {
         }
         self.listed = Some(Instant::now());
         self.is_changed = true;
-        // A list without a watch is half of the work: an API server whose watches always expire is asked ever less often.
-        if !self.is_expired {
+        // A list without a watch is half of the work: an API server whose watches always fail is asked ever less often.
+        if !self.is_unwatched {
             self.note_success();
         }
         tracing::debug!(kind = T::PLURAL, objects = self.cache.len(), "listed");
@@ -213,10 +248,15 @@ impl<T: ApiObject> Reflector<T> {
     /// Reads what arrives next. All complete lines of it are one step, so that a burst of events is one change.
     async fn read(&mut self, mut stream: WatchStream) -> Result<(), Failure> {
         let idle_max = self.timings.idle_max;
-        let frame = timeout(idle_max, stream.body.frame()).await.map_err(|_| Failure::Silent(idle_max))?;
+        let until_list = self.until_list(self.timings.relist);
+        let frame = match timeout(idle_max.min(until_list), stream.body.frame()).await {
+            Ok(frame) => frame,
+            Err(_) if until_list <= idle_max => return Ok(()),
+            Err(_) => return Err(Failure::Silent(idle_max)),
+        };
+        let is_short = stream.opened.elapsed() < self.timings.short;
         let Some(frame) = frame else {
             // The API server ends each watch after the time that was asked for.
-            let is_short = stream.opened.elapsed() < self.timings.short;
             if is_short {
                 return Err(Failure::TooShort(self.timings.short));
             }
@@ -225,16 +265,18 @@ impl<T: ApiObject> Reflector<T> {
         };
         let frame = frame.map_err(|error| Failure::Watch(error.to_string()))?;
         let bytes = frame.into_data().unwrap_or_default();
-        if self.apply(&mut stream.partial, &bytes)? > 0 {
+        self.apply(&mut stream.partial, &bytes)?;
+        // Some bytes are no success yet: a watch that always ends after its first event would be opened without a pause.
+        // Nor is the start of a line, which may be an error.
+        if !is_short && stream.partial.is_empty() {
             self.note_success();
         }
         self.stream = Some(stream);
         Ok(())
     }
 
-    /// Applies the complete lines, and returns the number of events in them.
-    fn apply(&mut self, partial: &mut BytesMut, bytes: &[u8]) -> Result<usize, Failure> {
-        let mut events = 0;
+    /// Applies the complete lines.
+    fn apply(&mut self, partial: &mut BytesMut, bytes: &[u8]) -> Result<(), Failure> {
         partial.extend_from_slice(bytes);
         while let Some(end) = partial.iter().position(|&byte| byte == b'\n') {
             let line = partial.split_to(end + 1);
@@ -242,10 +284,8 @@ impl<T: ApiObject> Reflector<T> {
                 continue;
             }
             match self.cache.apply(&line) {
-                Ok(event @ (Event::Changed | Event::Unchanged)) => {
-                    events += 1;
-                    self.is_changed |= matches!(event, Event::Changed);
-                }
+                Ok(Event::Changed) => self.is_changed = true,
+                Ok(Event::Unchanged) => {}
                 Ok(Event::Expired) => return Err(Failure::Expired),
                 Ok(Event::Failed(why)) => return Err(Failure::Watch(why)),
                 Err(error) => {
@@ -259,7 +299,7 @@ impl<T: ApiObject> Reflector<T> {
             self.cache.expire();
             return Err(Failure::Watch(format!("an event is longer than {LINE_BYTES_MAX} bytes")));
         }
-        Ok(events)
+        Ok(())
     }
 
     /// Gets the collection, and turns error answers into failures.
@@ -302,9 +342,9 @@ impl<T: ApiObject> Reflector<T> {
     }
 
     fn note_success(&mut self) {
-        (self.failures, self.is_expired) = (0, false);
+        (self.failures, self.is_unwatched) = (0, false);
         if !self.last_problem.is_empty() {
-            tracing::info!(kind = T::PLURAL, "the Kubernetes API server answers again");
+            tracing::info!(kind = T::PLURAL, "the Kubernetes API server can be followed again");
             self.last_problem.clear();
         }
     }
@@ -314,22 +354,23 @@ impl<T: ApiObject> Reflector<T> {
         match failure {
             Failure::Silent(_) => {
                 // It was open for a while.
-                (self.failures, self.is_expired) = (0, false);
+                (self.failures, self.is_unwatched) = (0, false);
                 tracing::debug!(kind = T::PLURAL, %failure, "watching again");
                 return;
             }
             // Routine once, but not in a row: an API server that always answers 410 must not be asked in a loop.
             Failure::Expired if self.failures == 0 => {
                 tracing::debug!(kind = T::PLURAL, %failure, "listing again");
-                (self.failures, self.is_expired) = (1, true);
+                self.failures = 1;
                 return;
             }
-            Failure::Expired => self.is_expired = true,
             _ => {}
         }
         self.failures = self.failures.saturating_add(1);
         let problem = failure.to_string();
-        if self.last_problem != problem {
+        // One watch that breaks is routine: an API server restarts, a load balancer closes connections.
+        let is_routine = self.failures == 1 && matches!(failure, Failure::Watch(_) | Failure::TooShort(_));
+        if self.last_problem != problem && !is_routine {
             let server = &self.access.url;
             tracing::warn!(kind = T::PLURAL, server, problem, "keeping the workers known before");
             self.last_problem = problem;

@@ -33,7 +33,6 @@ use warmroute_events::{BoundListener, EventSink, EventSource, FeedHandle, Publis
 use warmroute_fleet::{Models, Worker, WorkerView};
 use warmroute_gateway::Gateway;
 use warmroute_router::Change;
-use warmroute_types::WorkerState;
 use warmroute_wire::Dialer;
 
 use crate::boxed_task::BoxedTask;
@@ -215,7 +214,7 @@ impl EngineFollower {
         });
         for (url, views) in by_url {
             let is_due = self.engines.get(&url).is_none_or(EngineState::is_due);
-            if is_due && views.iter().any(|view| view.load.state == WorkerState::Ready) {
+            if is_due && views.iter().any(|view| view.load.state.takes_requests()) {
                 self.query_engine(url.clone(), &views);
             }
             if let Some(engine) = self.engines.get_mut(&url)

@@ -35,7 +35,9 @@ pub enum ViewReason {
     Disconnected(String),
     #[error("nothing has come yet from {0}")]
     NothingYet(String),
-    #[error("it gets requests, but nothing has come from {0}: does its --kv-events-config say the same?")]
+    #[error(
+        "it gets requests, but nothing has come from {0}: does its --kv-events-config say the same, and is its prefix cache on (--enable-prefix-caching)?"
+    )]
     Silent(String),
     #[error(
         "its events do not come from {0}, they are fetched from its replay: does its --kv-events-config say the same?"
@@ -180,7 +182,7 @@ mod tests {
         assert!(reason(View::Silent, CacheView::Presumed, None, None, 0).contains("nothing has come yet"));
         assert!(
             reason(View::Silent, CacheView::Presumed, None, None, 8)
-                .contains("topic `kv`: does its --kv-events-config")
+                .contains("topic `kv`: does its --kv-events-config say the same, and is its prefix cache on")
         );
         let uncertain = |doubt| reason(View::Uncertain, CacheView::Uncertain, Some(doubt), None, 1);
         assert!(uncertain(Doubt::Lost).contains("replay_endpoint"));

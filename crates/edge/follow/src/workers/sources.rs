@@ -3,7 +3,7 @@
 //! Every change goes to the router. When the configuration changes the sources, all of them are read again. Workers
 //! that no source lists any more drain as soon as others can replace them; those of pods that stop drain at once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use warmroute_discovery::{
 use warmroute_fleet::Models;
 use warmroute_policy::Standard;
 use warmroute_router::{Change, Router};
-use warmroute_types::Address;
+use warmroute_types::{Address, MAX_WORKERS};
 
 use super::departures::{Departures, Listings};
 use crate::engines::Configured;
@@ -27,6 +27,10 @@ const FILE: SourceId = SourceId(1);
 
 /// How often departing workers are checked for a replacement.
 const DRAIN_CHECK_EVERY: Duration = Duration::from_millis(50);
+
+/// How often workers that found the fleet full are tried again. A slot is free when the last request of its former worker
+/// has ended.
+const FULL_CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// DNS names and Kubernetes sources alternate after the others, because the number of both varies.
 fn dns_source(i: usize) -> SourceId {
@@ -82,6 +86,8 @@ struct WorkerSources {
     pending: BTreeSet<SourceId>,
     listings: watch::Sender<Listings>,
     departures: Departures,
+    /// Listed workers for which the fleet had no room.
+    without_room: BTreeMap<Address, ListedWorker>,
     /// Watchers of files, DNS names and Kubernetes.
     watchers: JoinSet<()>,
 }
@@ -119,6 +125,7 @@ pub fn follow_sources(
         pending: BTreeSet::new(),
         listings,
         departures: Departures::default(),
+        without_room: BTreeMap::new(),
         watchers: JoinSet::new(),
     };
     // The configured list is applied first, so that a request right after the start finds its workers.
@@ -134,6 +141,9 @@ impl WorkerSources {
                 Some(sources) = changed.recv() => self.follow(sources),
                 Some(listing) = self.found.recv() => self.update(listing),
                 () = tokio::time::sleep(DRAIN_CHECK_EVERY), if !self.departures.is_empty() => {}
+                () = tokio::time::sleep(FULL_CHECK_EVERY), if !self.without_room.is_empty() => {
+                    self.retry_without_room();
+                }
                 else => return,
             }
             self.drain_departures();
@@ -174,7 +184,21 @@ impl WorkerSources {
     fn update(&mut self, listing: Listing) {
         self.pending.remove(&listing.source);
         let departure = listing.departure;
-        for change in self.list.update(listing) {
+        let changes = self.list.update(listing);
+        let joins = |address: &Address| {
+            changes.iter().any(
+                |change| matches!(change, WorkerListChange::Joined(listed) if listed.address == *address),
+            )
+        };
+        // Another process has the address: nothing is left to keep until it is replaced.
+        let replaced: BTreeSet<Address> = changes
+            .iter()
+            .filter_map(|change| match change {
+                WorkerListChange::Left(address) if joins(address) => Some(address.clone()),
+                _ => None,
+            })
+            .collect();
+        for change in changes {
             match change {
                 WorkerListChange::Joined(listed) => {
                     tracing::info!(worker = %listed.address, "worker added");
@@ -187,9 +211,12 @@ impl WorkerSources {
                 }
                 WorkerListChange::Left(address) => {
                     tracing::info!(worker = %address, "worker removed from its source");
+                    self.without_room.remove(&address);
                     match departure {
-                        Departure::WhenReplaced => self.departures.add(address, Instant::now()),
-                        Departure::AtOnce => self.drain(address),
+                        Departure::WhenReplaced if !replaced.contains(&address) => {
+                            self.departures.add(address, Instant::now());
+                        }
+                        _ => self.drain(address),
                     }
                 }
             }
@@ -201,18 +228,43 @@ impl WorkerSources {
         if self.pending.is_empty() { Listings::Complete } else { Listings::Pending }
     }
 
-    fn join(&self, listed: ListedWorker) {
-        if let Some(events) = listed.kv_events {
-            self.configured.write().insert(listed.address.url.clone(), events);
-        }
-        let models = listed.models.map_or(Models::Unknown, |names| Models::named(&names));
-        let (readiness, groups) = (listed.readiness, listed.pools);
-        match self.router.join(listed.address, models) {
-            Ok(worker) => {
-                self.router.apply(Change::Grouped { worker: Arc::clone(&worker), groups });
-                self.router.apply(Change::Readiness { worker, readiness });
+    fn join(&mut self, listed: ListedWorker) {
+        if self.without_room.contains_key(&listed.address) {
+            self.without_room.insert(listed.address.clone(), listed);
+        } else if !self.try_join(&listed) {
+            if self.without_room.is_empty() {
+                tracing::error!(
+                    worker = %listed.address,
+                    workers_max = MAX_WORKERS,
+                    "the fleet is full: this worker and further ones wait until others have left"
+                );
             }
-            Err(full) => tracing::error!(%full, "worker ignored: the fleet is full"),
+            self.without_room.insert(listed.address.clone(), listed);
+        }
+    }
+
+    /// Gives a listed worker to the router; false if the fleet is full.
+    fn try_join(&self, listed: &ListedWorker) -> bool {
+        let models = listed.models.as_ref().map_or(Models::Unknown, |names| Models::named(names));
+        let Ok(worker) = self.router.join(listed.address.clone(), models) else { return false };
+        let url = listed.address.url.clone();
+        match &listed.kv_events {
+            Some(events) => _ = self.configured.write().insert(url, events.clone()),
+            None => _ = self.configured.write().remove(&url),
+        }
+        self.router.apply(Change::Grouped { worker: Arc::clone(&worker), groups: listed.pools.clone() });
+        self.router.apply(Change::Readiness { worker, readiness: listed.readiness });
+        true
+    }
+
+    /// Gives the slots of workers that have left to those that found no room.
+    fn retry_without_room(&mut self) {
+        while let Some((address, listed)) = self.without_room.pop_first() {
+            if !self.try_join(&listed) {
+                self.without_room.insert(address, listed);
+                return;
+            }
+            tracing::info!(worker = %address, "worker added: the fleet has room again");
         }
     }
 

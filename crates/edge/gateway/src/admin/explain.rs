@@ -149,6 +149,7 @@ fn describe(gateway: &Gateway, candidate: &CandidateRecord, role: CandidateRole)
         "lacking_ms": rounded(estimate.lacking_ms.into()),
         "anywhere_ms": rounded(estimate.anywhere_ms.into()),
         "step_ms": rounded(estimate.step_ms.into()),
+        "eviction_ms": rounded(estimate.eviction_ms.into()),
         "expected_ttft_ms": rounded(estimate.ttft_ms().into()),
         "cost_ms": gateway.router.inspect().policy().cost_ms(numbers).map(|ms| rounded(ms.into())),
     })

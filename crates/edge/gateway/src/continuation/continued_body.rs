@@ -1,10 +1,13 @@
 //! The request that continues an answer: the client's request with the text so far.
 
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
-use warmroute_prompt::Api;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+use warmroute_prompt::{Api, flag_of, number_of};
 
 use super::delivered_text::DeliveredText;
+use super::ordered_object::OrderedObject;
 
 /// What the next worker gets, or why there is none.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,9 +26,8 @@ pub(crate) enum Continued {
 }
 
 /// Fields that bind the answer to something that a worker which begins in the middle does not know.
-const BINDING: [&str; 28] = [
+const BINDING: [&str; 27] = [
     "audio",
-    "best_of",
     "data_parallel_rank",
     "ebnf",
     "echo",
@@ -64,13 +66,14 @@ pub(crate) struct SentRequest<'a> {
 
 /// The request that continues this answer.
 pub(crate) fn continued(sent: &SentRequest<'_>, delivered: &DeliveredText) -> Continued {
-    let Ok(Value::Object(mut request)) = serde_json::from_slice::<Value>(sent.body) else {
+    let Some(mut request) = OrderedObject::read(sent.body) else {
         return Continued::Impossible("the request is no JSON object");
     };
     if let Some(why) = obstacle(&request) {
         return Continued::Impossible(why);
     }
-    let wants_usage = request.get("stream_options").and_then(|options| options.get("include_usage"));
+    let options: Option<Value> = request.parse("stream_options");
+    let wants_usage = options.as_ref().and_then(|options| options.get("include_usage"));
     let wants_usage = !sent.usage_injected && wants_usage.is_some_and(|wants| *wants == true);
     let is_used_up = reduce_limits(&mut request, delivered.tokens);
     if delivered.is_finished || is_used_up {
@@ -85,95 +88,100 @@ pub(crate) fn continued(sent: &SentRequest<'_>, delivered: &DeliveredText) -> Co
         _ => add_to_prompt(&mut request, &delivered.text),
     };
     match added {
-        Ok(()) => Continued::Body(Bytes::from(Value::Object(request).to_string())),
+        Ok(()) => Continued::Body(Bytes::from(request.to_json())),
         Err(why) => Continued::Impossible(why),
     }
 }
 
 /// Why a request cannot be continued, whatever was delivered.
-fn obstacle(request: &Map<String, Value>) -> Option<&'static str> {
+fn obstacle(request: &OrderedObject) -> Option<&'static str> {
+    let plain = |name: &str| request.parse::<Value>(name).unwrap_or_default();
     let is_unset = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
-        Value::Number(number) => matches!(number.as_u64(), Some(0 | 1)),
+        Value::Number(number) => number.as_f64() == Some(0.0),
         Value::Array(values) => values.is_empty(),
         _ => false,
     };
-    let is_set = |name: &str| request.get(name).is_some_and(|value| !is_unset(value));
+    let is_set = |name: &str| !is_unset(&plain(name));
     // Zero log probabilities are log probabilities of the chosen token.
-    let has_zero = |name: &str| request.get(name).is_some_and(Value::is_number);
+    let has_zero = |name: &str| plain(name).is_number();
     if BINDING.iter().any(|name| is_set(name)) || has_zero("logprobs") || has_zero("prompt_logprobs") {
         return Some("the request has a field that binds its answer");
     }
-    if is_set("n") {
+    let is_one = |name: &str| request.get(name).and_then(number_of) == Some(1);
+    if ["n", "best_of"].iter().any(|name| is_set(name) && !is_one(name)) {
         return Some("the request asks for several answers");
     }
-    let is_text = |format: &Value| format.is_null() || format.get("type").is_some_and(|kind| *kind == "text");
-    if !request.get("response_format").is_none_or(is_text) {
+    let format = plain("response_format");
+    if !format.is_null() && format.get("type").is_none_or(|kind| *kind != "text") {
         return Some("the answer is bound to a format");
     }
-    let is_free = |choice: &Value| choice.is_null() || *choice == "auto" || *choice == "none";
-    if !request.get("tool_choice").is_none_or(is_free) {
+    let choice = plain("tool_choice");
+    if !choice.is_null() && choice != "auto" && choice != "none" {
         return Some("the answer is bound to a tool");
     }
     None
 }
 
-/// Reduces the limits by what was delivered. Returns whether nothing is left.
-fn reduce_limits(request: &mut Map<String, Value>, delivered: u32) -> bool {
+/// Reduces the limits by what was delivered. Returns whether nothing is left. Engines also accept `10.0` and `"10"`.
+fn reduce_limits(request: &mut OrderedObject, delivered: u32) -> bool {
     let mut is_used_up = false;
-    for name in ["max_tokens", "max_completion_tokens"] {
-        if let Some(limit) = request.get(name).and_then(Value::as_u64) {
-            let left = limit.saturating_sub(delivered.into());
-            is_used_up |= left == 0;
-            request.insert(name.to_owned(), left.into());
+    for name in ["max_tokens", "max_completion_tokens", "min_tokens"] {
+        if let Some(limit) = request.get(name).and_then(number_of) {
+            let left = limit.saturating_sub(delivered);
+            is_used_up |= left == 0 && name != "min_tokens";
+            request.set(name, &left);
         }
-    }
-    if let Some(least) = request.get("min_tokens").and_then(Value::as_u64) {
-        request.insert("min_tokens".to_owned(), least.saturating_sub(delivered.into()).into());
     }
     is_used_up
 }
 
 /// The body with limits for another number of delivered tokens. At least one token is left.
 pub(crate) fn with_limits_for(body: &[u8], counted: u32, delivered: u32) -> Option<Bytes> {
-    let Ok(Value::Object(mut request)) = serde_json::from_slice::<Value>(body) else { return None };
+    let mut request = OrderedObject::read(body)?;
     for (name, least) in [("max_tokens", 1), ("max_completion_tokens", 1), ("min_tokens", 0)] {
-        if let Some(limit) = request.get(name).and_then(Value::as_u64) {
-            let left = limit.saturating_add(counted.into()).saturating_sub(delivered.into());
-            request.insert(name.to_owned(), left.max(least).into());
+        if let Some(limit) = request.parse::<u32>(name) {
+            let left = limit.saturating_add(counted).saturating_sub(delivered);
+            request.set(name, &left.max(least));
         }
     }
-    Some(Bytes::from(Value::Object(request).to_string()))
+    Some(Bytes::from(request.to_json()))
 }
 
 /// Adds the text as the last message, which the worker continues.
-fn add_to_messages(request: &mut Map<String, Value>, text: &str) -> Result<(), &'static str> {
-    let continues = request.get("continue_final_message").is_some_and(|continues| *continues == true);
-    let messages = request.get_mut("messages").and_then(Value::as_array_mut).ok_or("no messages")?;
+fn add_to_messages(request: &mut OrderedObject, text: &str) -> Result<(), &'static str> {
+    let continues = request.get("continue_final_message").is_some_and(flag_of);
+    let mut messages: Vec<Box<RawValue>> = request.parse("messages").ok_or("no messages")?;
     if continues {
-        let last = messages.last_mut().and_then(|last| last.get_mut("content"));
-        match last {
-            Some(Value::String(content)) => content.push_str(text),
-            _ => return Err("the message to continue is no text"),
-        }
+        let last = messages.last_mut().ok_or("no message to continue")?;
+        let mut message = OrderedObject::read(last.get().as_bytes()).ok_or("the message is no object")?;
+        let content: String = message.parse("content").ok_or("the message to continue is no text")?;
+        message.set("content", &(content + text));
+        *last = raw(&message)?;
     } else if !text.is_empty() {
-        messages.push(json!({"role": "assistant", "content": text}));
+        messages.push(raw(&json!({"role": "assistant", "content": text}))?);
     }
     if continues || !text.is_empty() {
-        request.insert("continue_final_message".to_owned(), true.into());
-        request.insert("add_generation_prompt".to_owned(), false.into());
+        request.set("messages", &messages);
+        request.set("continue_final_message", &true);
+        request.set("add_generation_prompt", &false);
     }
     Ok(())
 }
 
-fn add_to_prompt(request: &mut Map<String, Value>, text: &str) -> Result<(), &'static str> {
-    match request.get_mut("prompt") {
-        Some(Value::String(prompt)) => prompt.push_str(text),
-        Some(Value::Array(prompts)) => match &mut prompts[..] {
-            [Value::String(prompt)] => prompt.push_str(text),
-            _ if text.is_empty() => {}
-            _ => return Err("the prompt is no text"),
-        },
+fn raw(value: &impl Serialize) -> Result<Box<RawValue>, &'static str> {
+    to_raw_value(value).map_err(|_| "the message cannot be written")
+}
+
+fn add_to_prompt(request: &mut OrderedObject, text: &str) -> Result<(), &'static str> {
+    if let Some(prompt) = request.parse::<String>("prompt") {
+        request.set("prompt", &(prompt + text));
+        return Ok(());
+    }
+    let prompts = request.parse::<Vec<Value>>("prompt").ok_or("the prompt is no text")?;
+    match &prompts[..] {
+        [Value::String(prompt)] => request.set("prompt", &[format!("{prompt}{text}")]),
+        _ if text.is_empty() => {}
         _ => return Err("the prompt is no text"),
     }
     Ok(())
@@ -233,6 +241,22 @@ mod tests {
     }
 
     #[test]
+    fn fields_keep_their_order_and_limits_are_reduced_in_every_notation() {
+        let tool = r#"{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}"#;
+        let request = format!(
+            r#"{{"tools":[{tool}],"model":"m","max_tokens":10.0,"messages":[{{"role":"user","content":"hi"}}],"min_tokens":"2","a":1.50}}"#
+        );
+        let sent = SentRequest { api: Api::Chat, body: request.as_bytes(), usage_injected: false };
+        let Continued::Body(body) = continued(&sent, &delivered("Hello", 3)) else { panic!("no body") };
+        let expected = format!(
+            r#"{{"tools":[{tool}],"model":"m","max_tokens":7,"messages":[{{"role":"user","content":"hi"}},{{"content":"Hello","role":"assistant"}}],"min_tokens":0,"a":1.50,"continue_final_message":true,"add_generation_prompt":false}}"#
+        );
+        assert_eq!(String::from_utf8(body.to_vec()).unwrap(), expected);
+        let used_up = of(Api::Chat, &json!({"messages": [], "max_tokens": "3"}), &delivered("abc", 3));
+        assert_eq!(used_up, Continued::Complete { finish_reason: Some("length"), usage: None });
+    }
+
+    #[test]
     fn a_request_whose_worker_died_before_any_text_is_sent_as_it_was() {
         let request = json!({"messages": [{"role": "user", "content": "hi"}]});
         assert_eq!(body(Api::Chat, &request, "", 0), request);
@@ -261,6 +285,10 @@ mod tests {
             json!({"logprobs": 0}),
             json!({"top_logprobs": 3}),
             json!({"echo": true}),
+            json!({"echo": 1}),
+            json!({"echo": "yes"}),
+            json!({"n": "2"}),
+            json!({"use_beam_search": 1}),
             json!({"store": true}),
             json!({"response_format": {"type": "json_object"}}),
             json!({"guided_json": {"type": "object"}}),

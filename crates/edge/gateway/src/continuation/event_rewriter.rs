@@ -1,8 +1,7 @@
 //! Events of a worker that continues an answer, as if the first worker had sent them.
 
-use serde_json::{Map, Value};
-
 use super::delivered_text::EventHead;
+use super::ordered_object::OrderedObject;
 
 /// Rewrites the events of one worker.
 #[derive(Debug)]
@@ -22,7 +21,7 @@ impl EventRewriter {
 
     /// The event for the client; `None` if the client has seen its like: the role of the answer.
     pub(crate) fn rewrite(&self, data: &[u8]) -> Option<Vec<u8>> {
-        let Ok(Value::Object(mut event)) = serde_json::from_slice(data) else {
+        let Some(mut event) = OrderedObject::read(data) else {
             return Some([b"data: ", data, b"\n\n"].concat());
         };
         // The client has seen no event of an earlier worker: this one's stream is the first.
@@ -39,55 +38,61 @@ impl EventRewriter {
             ("system_fingerprint", &self.head.system_fingerprint),
         ] {
             match value {
-                Some(value) => _ = event.insert(name.to_owned(), value.clone()),
+                Some(value) => event.set(name, value),
                 None => _ = event.remove(name),
             }
         }
-        if let Some(Value::Object(usage)) = event.get_mut("usage") {
-            self.add_up(usage);
+        if let Some(mut usage) = event.parse::<OrderedObject>("usage") {
+            self.add_up(&mut usage);
+            event.set("usage", &usage);
         }
-        Some(format!("data: {}\n\n", Value::Object(event)).into_bytes())
+        Some(format!("data: {}\n\n", event.to_json()).into_bytes())
     }
 
     /// Counts the tokens before as output and not as prompt.
-    fn add_up(&self, usage: &mut Map<String, Value>) {
-        let number = |usage: &Map<String, Value>, name: &str| usage.get(name).and_then(Value::as_u64);
+    fn add_up(&self, usage: &mut OrderedObject) {
         let before = u64::from(self.tokens_before);
-        let prompt = number(usage, "prompt_tokens").map(|tokens| tokens.saturating_sub(before));
-        let output = number(usage, "completion_tokens").map(|tokens| tokens.saturating_add(before));
+        let prompt = usage.parse("prompt_tokens").map(|tokens: u64| tokens.saturating_sub(before));
+        let output = usage.parse("completion_tokens").map(|tokens: u64| tokens.saturating_add(before));
         let total = prompt.zip(output).map(|(prompt, output)| prompt.saturating_add(output));
         for (name, tokens) in
             [("prompt_tokens", prompt), ("completion_tokens", output), ("total_tokens", total)]
         {
-            tokens.iter().for_each(|tokens| _ = usage.insert(name.to_owned(), (*tokens).into()));
+            tokens.iter().for_each(|tokens| usage.set(name, tokens));
         }
         let Some(cached) = self.cached_tokens else {
             usage.remove("prompt_tokens_details");
             return;
         };
-        let details = usage.get_mut("prompt_tokens_details").and_then(Value::as_object_mut);
-        if let (Some(details), Some(prompt)) = (details, prompt)
-            && details.contains_key("cached_tokens")
+        let details = usage.parse::<OrderedObject>("prompt_tokens_details");
+        if let (Some(mut details), Some(prompt)) = (details, prompt)
+            && details.get("cached_tokens").is_some()
         {
-            details.insert("cached_tokens".to_owned(), u64::from(cached).min(prompt).into());
+            details.set("cached_tokens", &u64::from(cached).min(prompt));
+            usage.set("prompt_tokens_details", &details);
         }
     }
 }
 
 /// Removes the role from an event's answer. Returns whether nothing is left.
-fn is_role_event(event: &mut Map<String, Value>) -> bool {
-    let choices = event.get_mut("choices").and_then(Value::as_array_mut);
-    let Some(choice) = choices.and_then(|choices| choices.first_mut()) else { return false };
-    let is_finished = choice.get("finish_reason").is_some_and(|reason| !reason.is_null());
-    let Some(delta) = choice.get_mut("delta").and_then(Value::as_object_mut) else { return false };
-    let had_role = delta.remove("role").is_some();
-    let is_empty = |value: &Value| value.is_null() || value.as_str().is_some_and(str::is_empty);
-    had_role && !is_finished && delta.values().all(is_empty)
+fn is_role_event(event: &mut OrderedObject) -> bool {
+    let Some(mut choices) = event.parse::<Vec<OrderedObject>>("choices") else { return false };
+    let Some(choice) = choices.first_mut() else { return false };
+    let is_finished = choice.get("finish_reason").is_some_and(|reason| reason != b"null");
+    let Some(mut delta) = choice.parse::<OrderedObject>("delta") else { return false };
+    if !delta.remove("role") {
+        return false;
+    }
+    let is_role_only = !is_finished && delta.values().all(|value| value == b"null" || value == b"\"\"");
+    choice.set("delta", &delta);
+    event.set("choices", &choices);
+    is_role_only
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     fn rewriter() -> EventRewriter {
         let head = EventHead {

@@ -15,6 +15,7 @@
 mod continued_body;
 mod delivered_text;
 mod event_rewriter;
+mod ordered_object;
 mod stream_guard;
 mod switch;
 

@@ -1,10 +1,13 @@
-//! Streams: usage and filtering do not depend on how reads split the bytes, and only usage events are removed.
+//! Streams: usage, filtering and the end do not depend on how reads split the bytes, and only usage events are removed.
 
 use bytes::Bytes;
 use warmroute_fuzz::{Dice, cuttings};
 use warmroute_types::Usage;
 
+use crate::answer_state::AnswerState;
 use crate::first_token::FirstToken;
+use crate::framing::Framing;
+use crate::stream_end::StreamEnd;
 use crate::usage::{UsageFilter, UsageWatch};
 
 /// The result of reading a stream.
@@ -12,6 +15,8 @@ use crate::usage::{UsageFilter, UsageWatch};
 struct Seen {
     usage: Option<Usage>,
     passed: Vec<u8>,
+    is_complete: bool,
+    has_ended: bool,
 }
 
 /// A stream of server-sent events.
@@ -36,13 +41,17 @@ fn long_events_are_split_alike(input: &[u8]) {
 impl Seen {
     fn of(pieces: &[&[u8]]) -> Seen {
         let (mut watch, mut events) = (UsageWatch::default(), UsageFilter::default());
+        let (mut end, mut document) = (StreamEnd::default(), AnswerState::new(Framing::Document));
         let mut passed = Vec::new();
         for piece in pieces {
             watch.observe(piece);
+            end.observe(piece);
+            document.observe(piece);
             passed.extend_from_slice(&events.strip(Bytes::copy_from_slice(piece)));
         }
         passed.extend_from_slice(&events.take_rest().unwrap_or_default());
-        Seen { usage: watch.read(), passed }
+        let (is_complete, has_ended) = (end.is_complete(2), document.has_ended(true));
+        Seen { usage: watch.read(), passed, is_complete, has_ended }
     }
 }
 

@@ -90,7 +90,11 @@ fn without_template(model: &Model) -> Option<String> {
     }
     match model.renderer() {
         Ok(renderer) if renderer.has_template() => None,
-        _ => Some("the model's folder has no chat template".to_owned()),
+        _ => Some(
+            "the model's folder has no chat template, so the engine writes chats with code of its own, or with \
+             --chat-template: then put that template into the folder as chat_template.jinja"
+                .to_owned(),
+        ),
     }
 }
 

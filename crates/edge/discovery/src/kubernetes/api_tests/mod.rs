@@ -17,6 +17,7 @@ const TIMINGS: WatchTimings = WatchTimings {
     watch: Duration::from_secs(120),
     idle_max: Duration::from_secs(60),
     relist: Duration::from_secs(600),
+    poll: Duration::from_secs(600),
     pause_max: Duration::from_millis(20),
     short: Duration::ZERO,
 };
@@ -81,13 +82,17 @@ fn pods() -> KubernetesTarget {
 impl Watching {
     /// The workers of the next listing, with `!` in front of those that are not ready.
     async fn next(&mut self) -> Vec<String> {
+        self.next_with_departure().await.0
+    }
+
+    async fn next_with_departure(&mut self) -> (Vec<String>, Departure) {
         let listing = timeout(SOON, self.listings.recv()).await.expect("a listing").unwrap();
-        assert_eq!((listing.source, listing.departure), (SourceId(7), Departure::AtOnce));
+        assert_eq!(listing.source, SourceId(7));
         let show = |worker: &ListedWorker| {
             let mark = if worker.readiness == SourceReadiness::NotReady { "!" } else { "" };
             format!("{mark}{}", worker.address.url.trim_start_matches("http://10.0.0."))
         };
-        listing.workers.iter().map(show).collect()
+        (listing.workers.iter().map(show).collect(), listing.departure)
     }
 
     async fn expect(&mut self, workers: &[&str]) {
@@ -247,6 +252,50 @@ async fn an_api_server_whose_watches_always_expire_is_listed_ever_less_often() {
     assert!(begun.elapsed() >= Duration::from_millis(350), "{:?}", begun.elapsed());
 }
 
+/// Some bytes before the end are no reason to ask again without a pause.
+#[tokio::test]
+async fn watches_that_end_after_an_event_are_opened_ever_less_often() {
+    let api = ScriptedApi::start().await;
+    api.cut_all_watches();
+    let begun = std::time::Instant::now();
+    let timings =
+        WatchTimings { pause_max: Duration::from_secs(60), short: Duration::from_secs(60), ..TIMINGS };
+    let mut watching = start(api, pods(), timings);
+    for _ in 0..5 {
+        watching.api.request(&["watch=true"]).await;
+    }
+    // After at least half of 50, 100, 200 and 400 ms.
+    assert!(begun.elapsed() >= Duration::from_millis(375), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_role_without_watch_is_reported_and_the_set_is_listed_now_and_then() {
+    let api = ScriptedApi::start().await;
+    api.put("pods", pod(1));
+    api.forbid_watches();
+    let report = serving(access(&api), pods()).list_once().await.unwrap();
+    assert_eq!(report.workers.len(), 1);
+    assert!(report.unwatched[0].contains("a role needs get, list and watch on pods"), "{report:?}");
+    let mut watching = start(api, pods(), WatchTimings { poll: Duration::from_millis(30), ..TIMINGS });
+    watching.expect(&["1:8000"]).await;
+    watching.api.put("pods", pod(2));
+    watching.expect(&["1:8000", "2:8000"]).await;
+}
+
+/// The pods of the old selector still run, while the new ones may need minutes.
+#[tokio::test]
+async fn a_new_selector_keeps_the_old_pods_until_others_can_replace_them() {
+    let api = ScriptedApi::start().await;
+    api.put("inferencepools", pool(json!({ "app": "llama" }), &[8000]));
+    api.put("pods", pod(1));
+    let mut watching = start(api, KubernetesTarget::Pool { name: "llama".into() }, TIMINGS);
+    watching.expect(&["1:8000"]).await;
+    watching.api.put("inferencepools", pool(json!({ "app": "llama" }), &[8001]));
+    assert_eq!(watching.next_with_departure().await, (vec!["1:8001".to_owned()], Departure::WhenReplaced));
+    watching.api.delete("pods", "vllm-1");
+    assert_eq!(watching.next_with_departure().await, (Vec::new(), Departure::AtOnce));
+}
+
 #[tokio::test]
 async fn bookmarks_advance_the_version() {
     let mut watching = watching(&[1]).await;
@@ -289,8 +338,7 @@ async fn a_list_that_falls_silent_is_asked_for_again() {
 async fn a_list_now_and_then_finds_a_pod_that_vanished_without_an_event() {
     let api = ScriptedApi::start().await;
     api.put("pods", pod(1));
-    let timings =
-        WatchTimings { relist: Duration::from_millis(100), idle_max: Duration::from_millis(30), ..TIMINGS };
+    let timings = WatchTimings { relist: Duration::from_millis(100), ..TIMINGS };
     let mut watching = start(api, pods(), timings);
     watching.expect(&["1:8000"]).await;
     watching.api.delete_silently("pods", "vllm-1");
@@ -393,7 +441,7 @@ async fn one_list_finds_workers_or_says_what_is_missing() {
         serving(access(&api), target).list_once().await.map(|report| (report.workers.len(), report.unusable))
     };
     let of_pool = || KubernetesTarget::Pool { name: "llama".into() };
-    assert_eq!(list(of_pool()).await.unwrap_err(), "there is no InferencePool named llama");
+    assert_eq!(list(of_pool()).await.unwrap_err().why, "there is no InferencePool named llama");
     api.put("inferencepools", pool(json!({ "app": "llama" }), &[8000, 8001]));
     api.put("pods", pod(1));
     api.put("pods", with(pod(2), "/metadata/annotations", json!({ "warmroute/ranks": "x" })));
@@ -401,7 +449,11 @@ async fn one_list_finds_workers_or_says_what_is_missing() {
     assert_eq!((workers, unusable.len()), (2, 1));
     assert!(unusable[0].starts_with("serving/vllm-2: annotation warmroute/ranks"), "{unusable:?}");
     api.answer_once("403 Forbidden", "", "User \"x\" cannot list resource \"pods\"");
-    assert!(list(pods()).await.unwrap_err().contains("a right is missing (403)"));
+    let problem = list(pods()).await.unwrap_err();
+    assert!(
+        problem.why.contains("a right is missing (403)") && problem.remedy.contains("a Role"),
+        "{problem:?}"
+    );
     assert_eq!(list(KubernetesTarget::Service { name: "llama".into() }).await.unwrap(), (0, Vec::new()));
 }
 

@@ -37,7 +37,17 @@ struct State {
     /// Answers to the next requests, whatever they ask.
     answers: VecDeque<String>,
     is_down: bool,
+    watches: WatchBehaviour,
     page_len: Option<usize>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum WatchBehaviour {
+    #[default]
+    Open,
+    /// A bookmark, and then the end.
+    Cut,
+    Forbidden,
 }
 
 enum WatchCommand {
@@ -123,15 +133,22 @@ impl ScriptedApi {
         self.change(|state| state.oldest = u64::MAX);
     }
 
+    /// Every later watch ends after one event.
+    pub fn cut_all_watches(&self) {
+        self.change(|state| state.watches = WatchBehaviour::Cut);
+    }
+
+    /// The role allows to list, not to watch.
+    pub fn forbid_watches(&self) {
+        self.change(|state| state.watches = WatchBehaviour::Forbidden);
+    }
+
     pub fn bookmark(&self, plural: &str) {
         self.change(|state| {
             state.version += 1;
-            let version = state.version;
-            let line = json!({
-                "type": "BOOKMARK", "object": { "metadata": { "resourceVersion": version.to_string() } },
-            });
-            state.events.push((version, plural.to_owned(), format!("{line}\n")));
-            state.command(|| WatchCommand::Line(format!("{line}\n")));
+            let (version, line) = (state.version, bookmark(state.version));
+            state.events.push((version, plural.to_owned(), line.clone()));
+            state.command(|| WatchCommand::Line(line.clone()));
         });
     }
 
@@ -225,6 +242,9 @@ impl State {
         if from < self.oldest {
             _ = watcher.send(WatchCommand::Line(gone(from)));
             _ = watcher.send(WatchCommand::Sever);
+        } else if self.watches == WatchBehaviour::Cut {
+            _ = watcher.send(WatchCommand::Line(bookmark(self.version)));
+            _ = watcher.send(WatchCommand::Sever);
         } else {
             for (_, _, line) in self.events.iter().filter(|(at, kind, _)| *at > from && kind == plural) {
                 _ = watcher.send(WatchCommand::Line(line.clone()));
@@ -241,6 +261,11 @@ fn gone(version: u64) -> String {
         "message": format!("too old resource version: {version}"),
     });
     format!("{}\n", json!({ "type": "ERROR", "object": status }))
+}
+
+fn bookmark(version: u64) -> String {
+    let object = json!({ "metadata": { "resourceVersion": version.to_string() } });
+    format!("{}\n", json!({ "type": "BOOKMARK", "object": object }))
 }
 
 fn value_in<'a>(query: &'a str, key: &str) -> Option<&'a str> {
@@ -293,7 +318,12 @@ fn reply(state: &Mutex<State>, head: &str, target: &str) -> Reply {
     }
     let (path, query) = target.split_once('?').unwrap();
     let plural = path.rsplit('/').next().unwrap();
-    match query.contains("watch=true") {
+    let is_watch = query.contains("watch=true");
+    if is_watch && state.watches == WatchBehaviour::Forbidden {
+        let message = format!(r#"{{"message":"User \"x\" cannot watch resource \"{plural}\""}}"#);
+        return Reply::Answer(answer("403 Forbidden", "", &message));
+    }
+    match is_watch {
         true => Reply::Watch(state.watch(plural, query)),
         false => Reply::Answer(answer("200 OK", "", &state.list(plural, query))),
     }

@@ -31,6 +31,8 @@ async def read_all(url, model):
 def test_fifty_streams_at_once_each_get_their_own_answer(url, model, admin):
     before = admin.total("warmroute_requests_total", outcome="ok")
     for number, chunks in enumerate(asyncio.run(read_all(url, model))):
-        assert {chunk.id for chunk in chunks} == {f"chatcmpl-story-{number}"}
+        # The gateway puts digits of its own behind the client's request id.
+        (answer,) = {chunk.id for chunk in chunks}
+        assert answer.startswith(f"chatcmpl-story-{number}-"), answer
         assert chunks[-1].usage.completion_tokens == TOKENS
     assert eventually(lambda: admin.total("warmroute_requests_total", outcome="ok") == before + STREAMS)

@@ -141,8 +141,7 @@ const OVERDUE_SHARE: u64 = 4;
 /// from the others halves in this time, until a request is worth trying.
 const EXPLORE_HALF_LIFE: Micros = Micros::from_secs(30);
 
-/// Tokens that were computed so long ago count half in [`PrefillQueue::cache_churn`]. Agents lose little with a fifth or three times
-/// of it (docs/study/expected_ttft).
+/// Tokens that were computed so long ago count half in [`PrefillQueue::cache_churn`]: agents' pauses are shorter.
 const CHURN_HALF_LIFE: Micros = Micros::from_secs(600);
 
 /// A prompt's place in the queue.

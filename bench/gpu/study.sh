@@ -36,17 +36,22 @@ for stage in "$@"; do
         saturation-*) # With another seed, the policies that matter.
             run saturation --system 6000 --concurrency 48 --secs 20 --seed "${stage#saturation-}" -- $ours smg:cache_aware \
                 vllm-router:cache_aware ;;
+        reporter) # What reporters post every 100 ms, beside KV events, on each traffic.
+            both="sticky_least_loaded+reporter expected_ttft+events"
+            run reporter --name tenants --system 6000 --rate 3 --secs 30 --seed 8 -- $both
+            run reporter --name sharegpt --conversations "$FLEET/sharegpt.jsonl" --rate 5 --secs 15 --think 1.5 --seed 6 -- $both
+            run reporter --name mtrag --conversations "$FLEET/mtrag.jsonl" --rate 8 --secs 15 --think 1.5 --seed 6 -- $both ;;
         two-chat) # Two small servers whose caches evict: chats that share system prompts, questions about passages, prompts of their own.
-            for rate in ${RATES:-6 12 18}; do
-                run two --name "chat-$rate" --system 4000 --turns 3 --think 1 --rate "$rate" --secs 8 --seed "${SEED:-6}" -- $six
+            for rate in ${RATES:-6 9 12}; do
+                run two --name "chat-$rate" --system 4000 --turns 3 --think 1 --rate "$rate" --secs 6 --seed "${SEED:-6}" -- $six
             done ;;
         two-rag)
             for rate in ${RATES:-12 24}; do
-                run two --name "rag-$rate" --conversations "$FLEET/mtrag.jsonl" --think 1 --rate "$rate" --secs 8 --seed "${SEED:-6}" -- $six
+                run two --name "rag-$rate" --conversations "$FLEET/mtrag.jsonl" --think 1 --rate "$rate" --secs 6 --seed "${SEED:-6}" -- $six
             done ;;
         two-unique)
             for rate in ${RATES:-12 20}; do
-                run two --name "unique-$rate" --tenants 1 --system 0 --question 3000 --turns 1 --rate "$rate" --secs 8 --seed "${SEED:-6}" -- $six
+                run two --name "unique-$rate" --tenants 1 --system 0 --question 3000 --turns 1 --rate "$rate" --secs 6 --seed "${SEED:-6}" -- $six
             done ;;
         *) echo "no such stage: $stage" >&2; exit 2 ;;
     esac

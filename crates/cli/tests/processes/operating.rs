@@ -1,6 +1,7 @@
 //! Operators' tasks: adding and removing workers, draining, checking configurations.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::harness::client::{Call, chat, chat_stream, get, post};
 use crate::harness::eventually;
@@ -62,6 +63,8 @@ fn sigterm_finishes_requests_in_flight_refuses_new_ones_and_exits_0() {
     let mut call =
         Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], chat_stream("m", 2).as_bytes());
     call.read_until("{\"n\":1}");
+    // Two at once, as timeout(1) sends them, are one request to stop.
+    gateway.process.signal("-TERM");
     gateway.process.signal("-TERM");
     eventually("it is not ready any more", || (get(gateway.admin(), "/readyz").status == 503).then_some(()));
     eventually("new connections are refused", || {
@@ -88,6 +91,9 @@ fn never_done() -> Scripted {
     })
 }
 
+/// A signal that comes so long after another one is not the same request to stop.
+const ANOTHER_STOP: Duration = Duration::from_millis(500);
+
 #[test]
 fn requests_that_outlast_the_drain_timeout_end_with_an_error() {
     // Either the drain timeout passes, or a second signal arrives.
@@ -109,6 +115,7 @@ fn requests_that_outlast_the_drain_timeout_end_with_an_error() {
                     .is_err()
                     .then_some(())
             });
+            std::thread::sleep(ANOTHER_STOP);
         }
         // The endless stream is read meanwhile; otherwise its client would be cut off as stalled.
         let endless = std::thread::spawn(|| endless.finish());

@@ -224,10 +224,15 @@ pub async fn announce<C: ConfigReader>(service: &Service<C>) {
     }
 }
 
+/// Signals that arrive so soon after another one are the same request to stop: timeout(1) and some supervisors signal the process
+/// and its group.
+const SAME_STOP: Duration = Duration::from_millis(100);
+
 /// SIGTERM and SIGINT.
 pub struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
+    last: Option<Instant>,
     /// Handled, so that a file which reaches the process's limit gives an error and does not end the process.
     _file_size: Signal,
 }
@@ -241,14 +246,22 @@ impl StopSignals {
         let terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
         let _file_size = signal(SignalKind::from_raw(FILE_SIZE)).context("cannot listen for SIGXFSZ")?;
-        Ok(StopSignals { terminate, interrupt, _file_size })
+        Ok(StopSignals { terminate, interrupt, last: None, _file_size })
     }
 
-    /// Returns at the next signal.
+    /// Returns at the next request to stop.
     pub async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
+            }
+            let now = Instant::now();
+            let is_same = self.last.is_some_and(|last| now.duration_since(last) < SAME_STOP);
+            self.last = Some(now);
+            if !is_same {
+                return;
+            }
         }
     }
 }

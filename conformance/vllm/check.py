@@ -86,10 +86,12 @@ def is_reported(gateway, url):
 
 
 def check_restart(gateway, engines):
-    """Kill -9 of the worker that holds a warm prompt; back on the same ports: noticed, healed, and nothing credited to the new process."""
-    warm = [{"role": "system", "content": words(random.Random(99), 60)}, {"role": "user", "content": "go on"}]
-    home = [Answer(gateway, warm).worker for _ in range(3)][-1]
-    engine = next(one for one in engines if one.url == home)
+    """Kill -9 of the worker that holds warm prompts; back on the same ports: noticed, healed, and nothing credited to the new process."""
+    # Each is asked once before and once after: what one of them stores is no other's prefix.
+    warm = [[{"role": "system", "content": words(random.Random(f"warm {n}"), 60)}, {"role": "user", "content": "go on"}] for n in range(24)]
+    homes = [Answer(gateway, messages).worker for messages in warm]
+    engine = max(engines, key=lambda one: homes.count(one.url))
+    warm = [messages for messages, home in zip(warm, homes) if home == engine.url]
     gateway.settle()
     before = gateway.workers()[engine.url]["events"]["blocks"]["stored"]
     engine.kill()
@@ -98,18 +100,14 @@ def check_restart(gateway, engines):
     engine.ready()
     healed = until("the view is reported again", lambda: is_reported(gateway, engine.url)
                    and gateway.workers()[engine.url]["state"] == "ready", 30)
-    # Many at once, and more if the other engine got all of them, so that this one gets some, cold or not.
-    for at_once in (8, 16, 32):
-        with ThreadPoolExecutor(at_once) as pool:
-            again = [one for one in pool.map(lambda _: Answer(gateway, warm), range(2 * at_once)) if one.worker == engine.url]
-        if again:
-            break
+    with ThreadPoolExecutor(8) as pool:
+        again = [one for one in pool.map(lambda messages: Answer(gateway, messages), warm) if one.worker == engine.url]
     rows = [row for row in measure(gateway, 12, seed=7) if row[0] == "scripted" and row[5] == engine.url]
     wrong = [row for row in rows if row[2] != row[3]]
     over = [one for one in again if one.predicted > one.cached]
-    print(f"\nkill -9 and restart of {engine.name} ({before} blocks known before, a warm prompt among them):")
+    print(f"\nkill -9 and restart of {engine.name} ({before} blocks known before, {len(warm)} warm prompts among them):")
     print(f"  healthy to reported again: {healed:.2f} s (bound 5 s); wrong predictions there afterwards: {len(wrong)} of {len(rows)}; "
-          f"the warm prompt credited across the restart: {len(over)} of {len(again)}")
+          f"warm prompts credited across the restart: {len(over)} of {len(again)}")
     return healed <= 5 and rows and again and not wrong and not over
 
 

@@ -500,7 +500,12 @@ mod tests {
             ),
             (
                 "[discovery]\nservice-discovery = true\nservice-discovery-pool = [\"a/q\", \"p\"]\nservice-discovery-namespace = \"*\"",
-                "service-discovery-pool: `p` may be in any namespace with service-discovery-namespace `*`; write \
+                "service-discovery-pool: `p` may be in several namespaces with service-discovery-namespace `*`; write \
+                 NAMESPACE/p",
+            ),
+            (
+                "[discovery]\nservice-discovery = true\nservice-discovery-pool = [\"a/q\", \"p\"]\nservice-discovery-namespace = \"a,b\"",
+                "service-discovery-pool: `p` may be in several namespaces with service-discovery-namespace `a,b`; write \
                  NAMESPACE/p",
             ),
             (

@@ -22,8 +22,8 @@ pub(super) fn sources(options: &Discovery) -> anyhow::Result<Vec<KubernetesSourc
     for namespace in namespaces.iter().filter(|namespace| *namespace != ALL) {
         check_name(namespace).context("service-discovery-namespace")?;
     }
-    if namespaces.iter().any(|namespace| namespace == ALL) {
-        targets.iter().try_for_each(Target::check_in_all_namespaces)?;
+    if namespaces.len() > 1 || namespaces.iter().any(|namespace| namespace == ALL) {
+        targets.iter().try_for_each(|target| target.check_in(&namespaces))?;
     }
     let access = KubernetesAccess::find(options.kubeconfig.as_deref()).context("kubeconfig")?;
     let namespaces: Vec<Option<String>> = match namespaces.as_slice() {
@@ -73,12 +73,13 @@ impl Target {
     }
 
     /// A pool selects pods of its own namespace only, and several namespaces may have a pool of its name.
-    fn check_in_all_namespaces(&self) -> anyhow::Result<()> {
+    fn check_in(&self, namespaces: &[String]) -> anyhow::Result<()> {
         let name = self.pool.as_deref().filter(|_| self.namespace.is_none());
         name.map_or(Ok(()), |name| {
             anyhow::bail!(
-                "service-discovery-pool: `{name}` may be in any namespace with service-discovery-namespace `{ALL}`; \
-                 write NAMESPACE/{name}"
+                "service-discovery-pool: `{name}` may be in several namespaces with service-discovery-namespace `{}`; \
+                 write NAMESPACE/{name}",
+                namespaces.join(",")
             )
         })
     }
@@ -168,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn each_pool_is_a_source_in_its_own_namespace_or_in_all_that_are_listed() {
+    fn each_pool_is_a_source_in_its_namespace() {
         let found = planned(
-            "service-discovery-pool = [\"llama\", \"other/qwen\"]\nservice-discovery-namespace = \"a, b\"",
+            "service-discovery-pool = [\"llama\", \"other/qwen\"]\nservice-discovery-namespace = \"a\"",
         );
         let found: Vec<_> =
             found.into_iter().map(|source| (source.target, source.namespace, source.pool)).collect();
@@ -178,9 +179,7 @@ mod tests {
             let target = KubernetesTarget::Pool { name: name.to_owned() };
             (target, Some(namespace.to_owned()), Some(pool.to_owned()))
         };
-        let expected =
-            [pool("llama", "a", "llama"), pool("llama", "b", "llama"), pool("qwen", "other", "other/qwen")];
-        assert_eq!(found, expected);
+        assert_eq!(found, [pool("llama", "a", "llama"), pool("qwen", "other", "other/qwen")]);
     }
 
     #[test]

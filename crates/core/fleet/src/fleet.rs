@@ -287,6 +287,12 @@ impl Fleet {
         }
     }
 
+    /// Most tokens that any model of the worker takes as prompt and answer together, if the engine says so.
+    pub fn max_model_len(&self, worker: WorkerId) -> Option<u64> {
+        let slots = self.slots.read();
+        slots.get(worker.index())?.model_cards.iter().filter_map(|card| card.max_model_len).max()
+    }
+
     /// The latency model for workers with these models.
     fn kind_of(&self, models: &Models, slots: &[WorkerSlot]) -> u8 {
         let is_used = |kind| slots.iter().any(|slot| self.queue(slot.worker.id).kind() == kind);

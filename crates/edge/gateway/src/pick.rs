@@ -34,6 +34,12 @@ const TOKEN_TIME_ASSUMED: Duration = Duration::from_millis(20);
 /// Longest time for which an unseen response counts as load, whatever its prediction.
 const UNSEEN_TIME_MAX: Duration = Duration::from_secs(120);
 
+/// A report that arrives so long after the choice includes the request: the proxy has forwarded it by then.
+const FORWARD_TIME_MAX: Micros = Micros::from_secs(1);
+
+/// An estimated prompt length may be wrong by so much: an engine surely refuses a prompt that is longer than its limit by more.
+const LENGTH_ERROR_MAX: u64 = 2;
+
 /// Headers that the proxy must set and remove before it forwards a request.
 #[derive(Clone, Debug, Default)]
 pub struct HeaderChanges {
@@ -214,8 +220,12 @@ impl Pick {
         }
     }
 
-    /// Ends a request whose response was not seen. Its prompt counts as computed, and its tenant is charged what was reserved.
+    /// Ends a request whose response was not seen. Its prompt counts as computed, and its tenant is charged what was reserved. A
+    /// prompt that is far too long for the engine was refused.
     pub fn end_unseen(mut self) {
+        if self.is_too_long() {
+            return self.end_elsewhere();
+        }
         if let Some(mut watch) = self.watch.take() {
             watch.permit.iter_mut().for_each(Permit::mark_computed);
             watch.permit.iter_mut().for_each(Permit::charge_reserved);
@@ -235,9 +245,32 @@ impl Pick {
     /// assumed time for the answer.
     pub fn unseen_time(&self) -> Duration {
         let Some(watch) = &self.watch else { return Duration::ZERO };
+        if self.is_too_long() {
+            return Duration::ZERO;
+        }
         let ttft = Micros::from_millis_f64(watch.attempt.decision.expected_ttft_ms().into());
         let tokens = watch.attempt.answer_tokens_max().unwrap_or(u32::MAX).min(ANSWER_TOKENS_ASSUMED);
         (Duration::from(ttft) + TOKEN_TIME_ASSUMED * tokens).min(UNSEEN_TIME_MAX)
+    }
+
+    /// Whether the worker has reported since that it has no request, so the estimate was too long.
+    pub fn is_reported_over(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| {
+            let decision = &watch.attempt.decision;
+            let report = self.gateway.router.inspect().load_report(decision.worker.id);
+            report.is_some_and(|report| {
+                report.at.since(decision.made) >= FORWARD_TIME_MAX && report.running + report.waiting == 0
+            })
+        })
+    }
+
+    /// Whether the engine refuses the prompt for its length.
+    fn is_too_long(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| {
+            let decision = &watch.attempt.decision;
+            let limit = self.gateway.router.inspect().max_model_len(decision.worker.id);
+            limit.is_some_and(|tokens| u64::from(decision.prompt_tokens) > tokens * LENGTH_ERROR_MAX)
+        })
     }
 }
 

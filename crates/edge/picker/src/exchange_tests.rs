@@ -3,7 +3,10 @@
 use crate::request::tests::metadata;
 use crate::test_client::{Call, Fixture, Reply};
 use crate::{Config, ConformanceHeaders, Feedback};
+use warmroute_fleet::ModelCard;
 use warmroute_protobuf::MessageWriter;
+use warmroute_router::Change;
+use warmroute_types::{LoadReport, Micros};
 
 const NONE: u64 = 0;
 const STREAMED: u64 = 1;
@@ -434,6 +437,36 @@ async fn a_request_counts_as_load_after_the_picker_has_left() {
     chosen_for(&fixture, "hello", 256).await;
     assert_eq!(fixture.in_flight(), 1);
     fixture.wait_in_flight(0).await;
+}
+
+#[tokio::test]
+async fn an_idle_engine_ends_the_load_of_requests_that_were_estimated_too_long() {
+    let fixture = Fixture::start(&[WORKER], Config::default()).await;
+    chosen_for(&fixture, &"a long prompt ".repeat(100_000), 256).await;
+    assert_eq!(fixture.in_flight(), 1);
+    let idle = LoadReport { at: fixture.gateway.now() + Micros::from_secs(2), ..LoadReport::default() };
+    let worker = fixture.workers()[0].worker.clone();
+    fixture.gateway.router().apply(Change::Load { worker, report: idle });
+    let tokens = fixture.workers()[0].load.prefill_tokens;
+    assert!(tokens > 100_000, "it would count for minutes: {tokens} tokens");
+    fixture.wait_in_flight(0).await;
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_far_too_long_for_the_engine_is_no_load_and_not_presumed() {
+    let workers = ["http://10.0.0.1:1", "http://10.0.0.2:1"];
+    let fixture = Fixture::start(&workers, Config::default()).await;
+    for view in fixture.workers() {
+        let card = ModelCard { id: "m".into(), created: None, max_model_len: Some(32_768), parent: None };
+        fixture.gateway.router().apply(Change::ModelCards { worker: view.worker, cards: vec![card] });
+    }
+    let prompt = "a long prompt ".repeat(80_000);
+    let mut chosen = Vec::new();
+    for turn in 0..2 {
+        chosen.push(chosen_for(&fixture, &format!("{prompt}{turn}"), 256).await);
+        fixture.wait_in_flight(0).await;
+    }
+    assert_ne!(chosen[0], chosen[1], "no worker holds it");
 }
 
 #[tokio::test]

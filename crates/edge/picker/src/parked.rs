@@ -11,12 +11,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use warmroute_gateway::Pick;
 use warmroute_types::RouterId;
 
 /// How long an observer may take to name a pick. Its stream may come to another picker, which reports from there.
 const CLAIM_TIME_MIN: Duration = Duration::from_secs(5);
+
+/// How often the worker's reports are looked at while a request counts as load.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Picks that wait for an observer, by number.
 pub(crate) struct ParkedPicks {
@@ -103,6 +106,14 @@ impl ParkedPicks {
             pick.end_unseen();
         }
     }
+
+    /// Whether the pick is gone, or its worker has reported that it has no request.
+    fn is_over(&self, number: u64) -> bool {
+        match self.entries.lock().get(&number) {
+            Some(Entry::Parked(pick)) => pick.is_reported_over(),
+            _ => true,
+        }
+    }
 }
 
 impl Promise {
@@ -128,7 +139,9 @@ impl Promise {
         }
         let (parked, number) = (Arc::clone(&self.parked), self.number);
         tokio::spawn(async move {
-            sleep(time).await;
+            // An observer may still come within that time, whatever the worker reports.
+            sleep(CLAIM_TIME_MIN).await;
+            wait(time - CLAIM_TIME_MIN, || parked.is_over(number)).await;
             parked.end_unclaimed(number);
         });
     }
@@ -146,7 +159,19 @@ impl Drop for Promise {
 /// Keeps a pick that no observer will claim, for its estimated time.
 pub(crate) fn hold(pick: Box<Pick>) {
     tokio::spawn(async move {
-        sleep(pick.unseen_time()).await;
+        wait(pick.unseen_time(), || pick.is_reported_over()).await;
         pick.end_unseen();
     });
+}
+
+/// Waits for so long, or until the request is known to be over.
+async fn wait(time: Duration, is_over: impl Fn() -> bool) {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || is_over() {
+            return;
+        }
+        sleep(left.min(REPORT_INTERVAL)).await;
+    }
 }

@@ -8,7 +8,7 @@ use warmroute_index::{Digester, PrefixHead, RootKey};
 use warmroute_peers::StoredResponse;
 use warmroute_policy::{Choice, Policy};
 use warmroute_prompt::MediumFacts;
-use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
+use warmroute_types::{CacheView, LoadReport, Micros, WorkerId, WorkerState};
 
 use super::Router;
 use crate::candidate_record::Preview;
@@ -149,6 +149,16 @@ impl<'a, P: Policy> Inspect<'a, P> {
     /// The state of a worker.
     pub fn worker_state(&self, worker: WorkerId) -> WorkerState {
         self.router.fleet.load_view(worker).state
+    }
+
+    /// The last load that the worker's engine reported.
+    pub fn load_report(&self, worker: WorkerId) -> Option<LoadReport> {
+        self.router.fleet.load_view(worker).report
+    }
+
+    /// Most tokens that any model of the worker takes as prompt and answer together, if the engine says so.
+    pub fn max_model_len(&self, worker: WorkerId) -> Option<u64> {
+        self.router.fleet.max_model_len(worker)
     }
 
     /// Whether connections to the worker fail repeatedly.

@@ -48,15 +48,28 @@ pub(super) struct Pod {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct PodSpec {
     #[serde(deserialize_with = "null_as_empty")]
     pub containers: Vec<Container>,
+    #[serde(deserialize_with = "null_as_empty")]
+    pub init_containers: Vec<Container>,
+}
+
+impl PodSpec {
+    /// The containers that run beside each other: a sidecar is an init container that is restarted.
+    pub fn running(&self) -> impl Iterator<Item = &Container> {
+        let sidecars = self.init_containers.iter().filter(|container| container.restart_policy == "Always");
+        self.containers.iter().chain(sidecars)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct Container {
+    /// Of init containers only.
+    #[serde(deserialize_with = "null_as_empty")]
+    pub restart_policy: String,
     #[serde(deserialize_with = "null_as_empty")]
     pub ports: Vec<ContainerPort>,
 }

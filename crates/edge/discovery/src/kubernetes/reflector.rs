@@ -38,6 +38,11 @@ const PAGE_BYTES_MAX: usize = 64 << 20;
 const LINE_BYTES_MAX: usize = 8 << 20;
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
+/// Events that follow each other within this pause are a burst, and the longest burst that is one change. A rollout of many pods is
+/// hundreds of events, each of which would otherwise list all workers again.
+const BURST_PAUSE: Duration = Duration::from_millis(10);
+const BURST_MAX: Duration = Duration::from_millis(100);
+
 /// When watches end and lists are due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WatchTimings {
@@ -245,7 +250,7 @@ impl<T: ApiObject> Reflector<T> {
         Ok(())
     }
 
-    /// Reads what arrives next. All complete lines of it are one step, so that a burst of events is one change.
+    /// Reads what arrives next, and what follows without a pause: a burst of events is one change.
     async fn read(&mut self, mut stream: WatchStream) -> Result<(), Failure> {
         let idle_max = self.timings.idle_max;
         let until_list = self.until_list(self.timings.relist);
@@ -264,8 +269,13 @@ impl<T: ApiObject> Reflector<T> {
             return Ok(());
         };
         let frame = frame.map_err(|error| Failure::Watch(error.to_string()))?;
-        let bytes = frame.into_data().unwrap_or_default();
-        self.apply(&mut stream.partial, &bytes)?;
+        self.apply(&mut stream.partial, &frame.into_data().unwrap_or_default())?;
+        let burst_end = Instant::now() + BURST_MAX;
+        while Instant::now() < burst_end {
+            // The end of the stream, or its failure, is there again in the next step.
+            let Ok(Some(Ok(frame))) = timeout(BURST_PAUSE, stream.body.frame()).await else { break };
+            self.apply(&mut stream.partial, &frame.into_data().unwrap_or_default())?;
+        }
         // Some bytes are no success yet: a watch that always ends after its first event would be opened without a pause.
         // Nor is the start of a line, which may be an error.
         if !is_short && stream.partial.is_empty() {

@@ -144,8 +144,7 @@ impl ListsWorkers for Pod {
                 .any(|condition| condition.kind == "Ready" && condition.status == "True")
         };
         let readiness = if is_ready(self) { SourceReadiness::Ready } else { SourceReadiness::NotReady };
-        let declared =
-            self.spec.containers.iter().flat_map(|container| &container.ports).map(NamedPort::from);
+        let declared = self.spec.running().flat_map(|container| &container.ports).map(NamedPort::from);
         let ports = ports_of(&self.metadata, &declared.collect::<Vec<_>>(), defaults)?;
         listed(&self.status.pod_ip, &ports, &self.metadata, defaults, readiness, &self.metadata.uid)
     }

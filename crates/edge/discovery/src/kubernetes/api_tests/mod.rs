@@ -155,6 +155,19 @@ async fn a_terminating_pod_leaves_before_it_is_deleted() {
 }
 
 #[tokio::test]
+async fn a_burst_of_events_is_a_few_changes() {
+    let mut watching = watching(&[1]).await;
+    watching.expect(&["1:8000"]).await;
+    watching.api.request(&["watch=true"]).await;
+    (2..=250).for_each(|n| watching.api.put("pods", pod(n)));
+    let mut changes = 1;
+    while watching.next().await.len() < 250 {
+        changes += 1;
+    }
+    assert!(changes < 50, "{changes} changes of 249 pods");
+}
+
+#[tokio::test]
 async fn an_evicted_pod_leaves_at_once() {
     let mut watching = watching(&[1, 2]).await;
     watching.expect(&["1:8000", "2:8000"]).await;

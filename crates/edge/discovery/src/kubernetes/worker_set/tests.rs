@@ -216,3 +216,18 @@ fn ports_are_numbers_or_names() {
         assert!(bad.parse::<WorkerPort>().is_err(), "{bad}");
     }
 }
+
+#[test]
+fn the_port_of_a_sidecar_counts_and_that_of_another_init_container_does_not() {
+    let with_init = |restart_policy: Value| {
+        pod(&|pod| {
+            pod["spec"] = json!({
+                "containers": [{ "ports": [{ "name": "engine", "containerPort": 8200 }] }],
+                "initContainers": [{ "restartPolicy": restart_policy, "ports": [{ "name": "http", "containerPort": 8000 }] }],
+            });
+        })
+    };
+    let defaults = WorkerDefaults::default();
+    assert_eq!(result(&[with_init(json!("Always"))], &defaults), Ok(vec!["http://10.1.2.3:8000".to_owned()]));
+    assert_eq!(result(&[with_init(json!(null))], &defaults), Ok(vec!["http://10.1.2.3:8200".to_owned()]));
+}

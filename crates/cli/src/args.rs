@@ -229,7 +229,8 @@ pub struct DoctorArgs {
 /// `warmroute explain`.
 #[derive(Args)]
 pub struct ExplainArgs {
-    /// Request body, as a client would send it; - reads standard input. Without it, the last decisions are shown
+    /// File with a request body, as a client would send it; - reads standard input. Without it, the last decisions are shown
+    #[arg(value_name = "FILE")]
     pub request: Option<PathBuf>,
     /// The gateway
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use crate::args::CheckArgs;
 use crate::given::{Given, file_and_urls};
 use crate::options::Written;
-use crate::output::{print, print_line};
+use crate::output::{print, print_line, print_note};
 use crate::plan::Plan;
 
 /// Prints the effective configuration, or fails with the first mistake.
@@ -21,11 +21,11 @@ pub fn run(args: CheckArgs, written: &Written) -> anyhow::Result<()> {
     }?;
     print(toml::to_string(&plan.options)?)?;
     print_line(secrets(&plan))?;
-    given.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+    given.warnings().iter().for_each(|warning| print_note(format_args!("warning: {warning}")));
     let sources = &plan.sources;
     if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
-        eprintln!(
-            "note: it names no workers; they would have to come by POST /workers on the admin listener"
+        print_note(
+            "note: it names no workers; they would have to come by POST /workers on the admin listener",
         );
     }
     Ok(())

@@ -25,7 +25,7 @@ pub fn run(args: EngineArgs) -> anyhow::Result<()> {
         write_model(folder).with_context(|| format!("cannot write the model into {}", folder.display()))?;
     }
     let address = SocketAddr::from((args.host, args.port));
-    let listener = TcpListener::bind(address).map_err(|error| listen_error(address, error))?;
+    let listener = TcpListener::bind(address).map_err(|error| listen_error(address, "--port", error))?;
     runtime(0)?.block_on(async {
         let mut stop = StopSignals::listen()?;
         let replica = serve(config, listener).await?;

@@ -14,6 +14,11 @@ pub fn print(text: impl Display) -> anyhow::Result<()> {
     }
 }
 
+/// Prints a note for a person on stderr. A reader that has left misses nothing that counts.
+pub fn print_note(text: impl Display) {
+    _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Prints a line.
 pub fn print_line(text: impl Display) -> anyhow::Result<()> {
     print(format_args!("{text}\n"))

@@ -71,8 +71,9 @@ impl EngineCheck {
                 "is it running, is the address right, and may this machine connect to it?",
             )),
             Ok(()) => self.add(Finding::trouble(
-                format!("GET {health_path} is not answered with 200"),
-                "it may still be loading; if it has another page for its health, say so with --health-check-endpoint",
+                format!("GET {}{health_path} is not answered with 200", self.engine.url.trim_end_matches('/')),
+                "it may still be loading; the URL must be the server's, without a path of its API; if it has another page \
+                 for its health, say so with --health-check-endpoint",
             )),
         }
     }

@@ -88,7 +88,7 @@ fn a_port_that_is_taken_and_a_path_without_v1_say_what_to_do() {
         let taken = run(&args);
         let error = String::from_utf8_lossy(&taken.stderr).into_owned();
         let expected = format!("error: cannot listen on 127.0.0.1:{port}: Address already in use");
-        assert!(error.contains(&expected) && error.contains("choose another port"), "{error}");
+        assert!(error.contains(&expected) && error.contains("choose another port with --port"), "{error}");
     }
     let without = post(gateway.url(), "/chat/completions", "{}");
     assert_eq!(

@@ -94,7 +94,11 @@ fn a_request_waits_no_longer_than_its_limit_and_without_one_not_at_all() {
     assert!(refused.header("retry-after").is_some());
     let gateway = file.gateway(&[]);
     let refused = post(gateway.url(), PATH, &chat("m"));
-    assert!(refused.status == 503 && refused.text().contains("No worker is ready"), "{}", refused.text());
+    assert!(
+        refused.status == 503 && refused.text().contains("No worker is ready that serves the request"),
+        "{}",
+        refused.text()
+    );
     assert_eq!(get(gateway.admin(), "/readyz").status, 503);
 }
 

@@ -69,7 +69,10 @@ pub(crate) enum GatewayError {
     HeadTooLarge { limit: usize },
     #[error("The request's path and query are longer than the limit of {limit} bytes")]
     TargetTooLong { limit: usize },
-    #[error("No worker is ready; try again in {RETRY_AFTER_S} s")]
+    #[error(
+        "No worker is ready that serves the request; try again in {RETRY_AFTER_S} s. GET /v1/models lists the models \
+         of ready workers"
+    )]
     NotReady,
     #[error(
         "No worker is ready among the {allowed} endpoints that the proxy allows \
@@ -132,7 +135,14 @@ pub(crate) enum GatewayError {
 fn with_hint(path: &str) -> String {
     let meant = format!("/v1{path}");
     let is_known = Api::of_path(&meant) != Api::Other || meant == "/v1/models" || meant == "/v1/embeddings";
-    if is_known { format!("{path}; use {meant}: base URLs end with /v1") } else { path.to_owned() }
+    let is_of_admin = ["/metrics", "/ui", "/workers", "/readyz", "/explain", "/config"].contains(&path)
+        || ["/add_worker", "/remove_worker", "/list_workers", "/flush_cache", "/finish_session"]
+            .contains(&path);
+    match (is_known, is_of_admin) {
+        (true, _) => format!("{path}; use {meant}: base URLs end with /v1"),
+        (false, true) => format!("{path}; it is on the admin listener (--admin-port, 29000)"),
+        (false, false) => path.to_owned(),
+    }
 }
 
 /// Seconds with at most one digit after the point.

@@ -29,6 +29,18 @@ impl Purpose {
     pub const SINGLE: [Purpose; 5] =
         [Purpose::Clients, Purpose::Admin, Purpose::Events, Purpose::Mesh, Purpose::Picker];
 
+    /// The option that sets the listener's port.
+    pub fn flag(self) -> &'static str {
+        match self {
+            Purpose::Clients => "--port",
+            Purpose::Admin => "--admin-port",
+            Purpose::Events => "--kv-events-bind",
+            Purpose::Mesh => "--mesh-listen",
+            Purpose::Picker => "--picker-port",
+            Purpose::Pool(_) => "--picker-pools",
+        }
+    }
+
     /// The name in handover messages and in `FileDescriptorName=`.
     pub fn name(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {

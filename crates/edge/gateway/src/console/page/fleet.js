@@ -58,14 +58,16 @@ function fitTiles(box, size) {
   const [wide, high] = [Math.max(16, Math.floor(side * 1.2 - 5)), Math.max(14, Math.floor(side / 1.2 - 5))];
   box.style.setProperty("--tile", `${Math.min(72, wide)}px`);
   box.style.setProperty("--tile-h", `${Math.min(48, high)}px`);
-  box.classList.toggle("blank", wide < 34);
+  for (const part of [box, $("fleet-legend")]) part.classList.toggle("blank", wide < 34);
 }
 
 function showLegend(shape) {
   const item = (className, text) => el("span", {}, el("i", { class: className }), text);
   const states = [item("s-ready", "ready"), item("s-starting", "starting or recovering"), item("s-unhealthy", "unhealthy"), item("s-draining", "draining or asleep")];
-  const tiles = [item("r-warm", "height: KV use"), item("r-cool", "colour: queue"), el("span", {}, "number: share of traffic")];
-  $("fleet-legend").replaceChildren(...(shape === "cards" ? states : tiles), el("span", {}, "click: only its requests"));
+  const tiles = [item("r-warm", "height: KV use"), item("r-cool", "colour: queue"), el("span", { class: "number" }, "number: share of traffic")];
+  // Tiles show only states that need attention, as their border.
+  const borders = [item("b-wait", "border: not ready yet or draining"), item("b-off", "border: unhealthy")];
+  $("fleet-legend").replaceChildren(...(shape === "cards" ? states : [...tiles, ...borders]), el("span", {}, "click: only its requests"));
 }
 
 function newWorker(name, shape) {

@@ -34,8 +34,12 @@ struct PrefixBreak {
     field: String,
     byte: Option<u32>,
     share: f64,
+    lost_tokens: u64,
     lost_tokens_per_day: u64,
 }
+
+/// Time from which losses are projected to a day.
+const PROJECTED_FROM_S: f64 = 600.0;
 
 /// Places shown for a model.
 const PLACES_MAX: usize = 5;
@@ -64,39 +68,55 @@ that the earlier prompt had too, after the place where they part; estimated at f
 
 impl BrokenModel {
     fn text(&self) -> String {
-        let (model, hours) = (&self.model, self.covered_s / 3_600.0);
-        let mut text = format!("model {model}: {} prompts compared in {hours:.1} h, ", self.compared);
+        let mut text =
+            format!("model {}: {} prompts compared in {}, ", self.model, self.compared, time(self.covered_s));
         if self.broken == 0 {
             return text + "none broken\n\n";
         }
         let of_all = 100.0 * self.lost_tokens as f64 / self.prompt_tokens.max(1) as f64;
         _ = writeln!(
             text,
-            "{} broken; {} tokens of prefill a day lost, {of_all:.0} % of all",
+            "{} broken; {} lost, {of_all:.0} % of all",
             percent(self.broken_share),
-            scaled(self.lost_tokens_per_day),
+            self.loss("tokens of prefill", self.lost_tokens, self.lost_tokens_per_day),
         );
-        self.breaks.iter().take(PLACES_MAX).for_each(|place| text.push_str(&place.text()));
+        let places = self.breaks.iter().take(PLACES_MAX);
+        places.for_each(|place| text.push_str(&place.text(self)));
         if let Some(more) = self.breaks.len().checked_sub(PLACES_MAX + 1) {
             _ = writeln!(text, "  {} more places: --json shows them", more + 1);
         }
         text + "\n"
     }
+
+    /// A loss, as it would be in a day if enough time is covered to tell.
+    fn loss(&self, unit: &str, tokens: u64, tokens_per_day: u64) -> String {
+        match self.covered_s < PROJECTED_FROM_S {
+            true => format!("{} {unit}", scaled(tokens)),
+            false => format!("{} {unit} a day", scaled(tokens_per_day)),
+        }
+    }
 }
 
 impl PrefixBreak {
-    fn text(&self) -> String {
+    fn text(&self, model: &BrokenModel) -> String {
         let place = match self.byte {
             Some(byte) => format!("part at byte {byte} of {}", self.field),
             None => format!("part in {}", self.field),
         };
         format!(
-            "  {} of requests {place}; {} tokens a day lost\n    typical of {}\n    {}\n",
+            "  {} of requests {place}; {} lost\n    typical of {}\n    {}\n",
             percent(self.share),
-            scaled(self.lost_tokens_per_day),
+            model.loss("tokens", self.lost_tokens, self.lost_tokens_per_day),
             self.typical_of,
             self.advice,
         )
+    }
+}
+
+fn time(seconds: f64) -> String {
+    match seconds / 3_600.0 {
+        hours if hours < 1.0 => format!("{:.0} min", hours * 60.0),
+        hours => format!("{hours:.1} h"),
     }
 }
 
@@ -128,12 +148,18 @@ mod tests {
             "model": "m", "covered_s": 7200.0, "compared": 100, "broken": 38, "broken_share": 0.38,
             "prompt_tokens": 100_000, "lost_tokens": 30_000, "lost_tokens_per_day": 61_200_000,
             "breaks": [{"typical_of": "a timestamp", "advice": "Move it.", "field": "system[0]", "byte": 212,
-                "share": 0.38, "lost_tokens_per_day": 61_200_000}]}]});
+                "share": 0.38, "lost_tokens": 30_000, "lost_tokens_per_day": 61_200_000}]}]});
+        let mut early = page.clone();
+        early["models"][0]["covered_s"] = json!(60.0);
         let page: PrefixPage = serde_json::from_value(page).unwrap();
         let expected = "model m: 100 prompts compared in 2.0 h, 38 % broken; 61.2 million tokens of prefill a day \
             lost, 30 % of all\n  38 % of requests part at byte 212 of system[0]; 61.2 million tokens a day lost\n    \
             typical of a timestamp\n    Move it.\n\n7 prompts were not observed, to bound the cost.\n";
         assert!(page.text().starts_with(expected), "{}", page.text());
+        let early: PrefixPage = serde_json::from_value(early).unwrap();
+        let expected = "model m: 100 prompts compared in 1 min, 38 % broken; 30 thousand tokens of prefill lost, 30 % of all\n  \
+            38 % of requests part at byte 212 of system[0]; 30 thousand tokens lost\n";
+        assert!(early.text().starts_with(expected), "a minute says nothing about a day: {}", early.text());
         let none: PrefixPage =
             serde_json::from_value(json!({"observed": 1, "skipped": 0, "models": []})).unwrap();
         assert!(none.text().starts_with("1 prompts observed; none could be compared"));

@@ -6,6 +6,7 @@ mod faults;
 mod hybrid;
 mod media;
 mod restarts;
+mod unrendered;
 
 use crate::harness::client::{Call, Response, get, post};
 use crate::harness::process::{Gateway, Process, engine};

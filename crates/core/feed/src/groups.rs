@@ -182,7 +182,8 @@ mod tests {
 
     #[test]
     fn a_group_without_a_known_rule_is_an_obstacle_and_its_blocks_are_skipped() {
-        for kind in [UnfollowedKind::ChunkedLocal, UnfollowedKind::Unstated, UnfollowedKind::Unknown] {
+        use UnfollowedKind::{ChunkedLocal, Lookahead, Unknown, Unstated};
+        for kind in [ChunkedLocal, Lookahead, Unstated, Unknown] {
             let mut groups = Groups::default();
             let mut events = vec![
                 stored(0, Attention::Full),

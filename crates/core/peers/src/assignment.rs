@@ -46,6 +46,8 @@ pub struct PromptDigests {
     pub chunk_tokens: u32,
     /// Digests of the complete chunks, in order.
     pub digests: Arc<[u64]>,
+    /// Its router could not render it as the engine does, so no events of it are recognized.
+    pub is_unrendered: bool,
 }
 
 /// How an assignment ended. Of two reports the greater one wins, because it knows more.

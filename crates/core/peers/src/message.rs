@@ -58,6 +58,7 @@ const FLAG_PROMPT: u8 = 2;
 const FLAG_PREFILLED: u8 = 4;
 const END_SHIFT: u8 = 3;
 const END_MASK: u8 = 3;
+const FLAG_UNRENDERED: u8 = 64;
 const FLAG_WHOLE: u8 = 128;
 
 /// A message between routers.
@@ -344,6 +345,7 @@ fn write_trip(writer: &mut Writer, assignment: &Assignment) {
         flag(assignment.booking.is_some(), FLAG_BOOKING)
             | flag(prompt.is_some(), FLAG_PROMPT)
             | flag(assignment.is_prefilled, FLAG_PREFILLED)
+            | flag(prompt.is_some_and(|prompt| prompt.is_unrendered), FLAG_UNRENDERED)
             | flag(is_whole, FLAG_WHOLE)
             | end << END_SHIFT,
     );
@@ -382,6 +384,7 @@ fn read_trip(reader: &mut Reader<'_>) -> Result<Assignment, BadMessage> {
                 chunk_bytes: reader.varint_u32()?,
                 chunk_tokens: reader.varint_u32()?,
                 digests: reader.hashes()?,
+                is_unrendered: flags & FLAG_UNRENDERED != 0,
             });
         }
         assignment.booking = Some(booking);
@@ -409,6 +412,7 @@ mod tests {
                     chunk_bytes,
                     chunk_tokens,
                     digests: digests.into(),
+                    is_unrendered: root & 1 != 0,
                 });
         let booking = (any::<u64>(), any::<u32>(), any::<u32>(), proptest::option::of(prompt)).prop_map(
             |(worker, prompt_tokens, cached_tokens, prompt)| BookingRecord {
@@ -584,7 +588,9 @@ mod tests {
     #[test]
     fn the_message_encoding_is_frozen() {
         let from = RouterId(0x0102_0304_0506_0708);
-        let prompt = PromptDigests { root: 3, chunk_bytes: 256, chunk_tokens: 64, digests: [5, 6].into() };
+        let digests = [5, 6].into();
+        let prompt =
+            PromptDigests { root: 3, chunk_bytes: 256, chunk_tokens: 64, digests, is_unrendered: false };
         let booking = BookingRecord {
             worker: 9,
             prompt_tokens: 300,

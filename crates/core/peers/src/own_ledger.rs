@@ -251,8 +251,13 @@ mod tests {
     use warmroute_types::Delivery;
 
     fn booking(chunks: usize) -> BookingRecord {
-        let prompt =
-            PromptDigests { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests: vec![7; chunks].into() };
+        let prompt = PromptDigests {
+            root: 1,
+            chunk_bytes: 256,
+            chunk_tokens: 64,
+            digests: vec![7; chunks].into(),
+            is_unrendered: false,
+        };
         BookingRecord {
             worker: 1,
             prompt_tokens: 64 * chunks as u32,

@@ -235,8 +235,13 @@ mod tests {
     const ROUTER: RouterId = RouterId(9);
 
     fn new_assignment(chunks: usize) -> Assignment {
-        let prompt =
-            PromptDigests { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests: vec![7; chunks].into() };
+        let prompt = PromptDigests {
+            root: 1,
+            chunk_bytes: 256,
+            chunk_tokens: 64,
+            digests: vec![7; chunks].into(),
+            is_unrendered: false,
+        };
         Assignment::new(BookingRecord {
             worker: 5,
             prompt_tokens: 10,

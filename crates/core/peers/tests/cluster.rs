@@ -400,7 +400,8 @@ fn node_with_history() -> Node {
     for at in 0..60 {
         for _ in 0..20 {
             let digests = digests.clone();
-            let prompt = PromptDigests { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests };
+            let prompt =
+                PromptDigests { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests, is_unrendered: false };
             let assignment = node.own.begin(booking(Some(prompt)));
             node.own.end(assignment, AssignmentEnd::Answered);
         }
@@ -494,7 +495,8 @@ fn a_router_that_missed_evicted_batches_fetches_a_snapshot() {
     let digests: std::sync::Arc<[u64]> = (0..2_048).collect();
     for _ in 0..400 {
         let (root, digests) = (1, digests.clone());
-        let prompt = PromptDigests { root, chunk_bytes: 256, chunk_tokens: 64, digests };
+        let prompt =
+            PromptDigests { root, chunk_bytes: 256, chunk_tokens: 64, digests, is_unrendered: false };
         change(&mut net, 1, |own| {
             let assignment = own.begin(booking(Some(prompt)));
             own.end(assignment, AssignmentEnd::Answered);
@@ -577,8 +579,13 @@ fn a_ledger_state_above_the_limit_is_sent_without_prompts() {
     let mut sender = node_with_history();
     let digests: Arc<[u64]> = (0..2_048).collect();
     for at in 0..4_500 {
-        let prompt =
-            PromptDigests { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests: Arc::clone(&digests) };
+        let prompt = PromptDigests {
+            root: 1,
+            chunk_bytes: 256,
+            chunk_tokens: 64,
+            digests: Arc::clone(&digests),
+            is_unrendered: false,
+        };
         sender.open.push(sender.own.begin(booking(Some(prompt))));
         if at % 10 == 0 {
             sender.peers.compose(sender.own.take_updates(), Micros::from_secs(2) + Micros::from_millis(at));

@@ -1,6 +1,6 @@
 //! Why prompts part, as far as their outlines and the shape of a value tell.
 
-use warmroute_prompt::{Field, Outline, Role};
+use warmroute_prompt::{Field, Outline, OutlinePart, Role};
 
 use crate::Parting;
 use crate::value_kind::{ValueKind, value_in};
@@ -132,6 +132,7 @@ pub(crate) fn judge(earlier: &Outline, later: &Outline, parting: &Parting, text:
         return at(Cause::HistoryTrimmed);
     }
     if parting.is_value
+        && !(parting.field == Field::Tools && is_other_tool(earlier, later, parting))
         && let Some(found) = changed_value(later, parting, text)
     {
         return found;
@@ -171,6 +172,17 @@ fn tools_cause(earlier: &Outline, later: &Outline) -> Cause {
         (_, true) => Cause::ToolsRemoved,
         _ => Cause::ToolsChanged,
     }
+}
+
+/// Whether the prompts part because another tool stands there. Names of tools may look like values that changed: `tool_1`
+/// and `tool_2`.
+fn is_other_tool(earlier: &Outline, later: &Outline, parting: &Parting) -> bool {
+    let has = |outline: &Outline, part: Option<&OutlinePart>| {
+        part.is_some_and(|part| tool_digests(outline).binary_search(&part.digest).is_ok())
+    };
+    tools_cause(earlier, later) != Cause::ToolsChanged
+        || has(earlier, later.parts().get(parting.part))
+        || has(later, earlier.parts().get(parting.part))
 }
 
 /// Digests of the tools, sorted.

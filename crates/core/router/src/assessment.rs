@@ -31,7 +31,7 @@ pub(crate) struct PredictedCache {
     pub cached_tokens: Option<u32>,
     /// Presumed overlap in bytes.
     pub presumed_bytes: u32,
-    /// Prediction from the engine's events; `None` without them.
+    /// Prediction from the engine's events; `None` without them, or if the prompt was not rendered.
     pub reported: Option<CachePrediction>,
 }
 
@@ -216,7 +216,7 @@ fn assess_complete(
     Corrections { feedback, presumed, ..Corrections::default() }
 }
 
-/// Without a complete feed, presumptions last and answers correct them.
+/// Without a complete feed, and for prompts that are not rendered, presumptions last and answers correct them.
 fn assess_presumed(
     predicted: &PredictedCache,
     prompt: PromptChunks<'_>,
@@ -226,6 +226,8 @@ fn assess_presumed(
     let (expected, margin) = expected_in(predicted, prompt, observed);
     let feedback = Feedback::of(usage, Some(expected), margin);
     let failures = match feedback.cached {
+        // Events report a restart themselves.
+        _ if predicted.view == CacheView::Reported => Failures::Unchanged,
         Some(0) if feedback.stale > 0 => Failures::OneMore,
         Some(found) if found > 0 => Failures::Reset,
         _ => Failures::Unchanged,
@@ -238,7 +240,7 @@ fn assess_presumed(
         true => PresumedCorrection::Replace { kept_chunks: found_chunks(prompt, usage) },
         false => PresumedCorrection::Nothing,
     };
-    let shortfall_found = feedback.cached.filter(|_| predicted.view == CacheView::Presumed);
+    let shortfall_found = feedback.cached.filter(|_| predicted.reported.is_none());
     Corrections { feedback, reported: None, presumed, failures, shortfall_found }
 }
 
@@ -341,6 +343,36 @@ mod tests {
         assert_eq!(learned(&presumed(600)), Some(640));
         assert_eq!(learned(&reported(CacheView::Uncertain, 600, 600)), None);
         assert_eq!(learned(&reported(CacheView::Reported, 600, 600)), None);
+        let unrendered = PredictedCache { view: CacheView::Reported, ..presumed(600) };
+        assert_eq!(learned(&unrendered), Some(640), "nothing of it is in the events");
+    }
+
+    #[test]
+    fn a_prompt_that_is_not_rendered_is_presumed_beside_events_and_says_nothing_about_them() {
+        use PresumedCorrection::{Nothing, Replace};
+        let replace = |kept_chunks| Replace { kept_chunks };
+        // Tokens presumed and found, failures before; what follows for the chunks.
+        for (expected, cached, failures, chunks) in [
+            (640, Some(640), 0, Nothing),
+            (640, Some(900), 0, Nothing),
+            (640, Some(256), 0, replace(4)),
+            (640, Some(0), 2, replace(0)),
+            (0, Some(640), 2, Nothing),
+            (640, None, 2, Nothing),
+        ] {
+            for view in [CacheView::Reported, CacheView::Uncertain] {
+                let predicted = PredictedCache { view, ..presumed(expected) };
+                let reported_tokens = None;
+                let observed = ObservedCache { failures: failures.min(1), reported_tokens, ..found(cached) };
+                let corrections = assess(&predicted, &observed);
+                let told = (corrections.presumed, corrections.reported);
+                assert_eq!(told, (chunks, None), "{view:?} {expected} {cached:?}");
+            }
+            let predicted = PredictedCache { view: CacheView::Reported, ..presumed(expected) };
+            let corrections = assess(&predicted, &ObservedCache { failures, ..found(cached) });
+            let told = (corrections.presumed, corrections.failures);
+            assert_eq!(told, (chunks, Failures::Unchanged), "events report a restart themselves");
+        }
     }
 
     #[test]

@@ -65,6 +65,12 @@ impl Decision {
         self.candidate_records[0].as_ref().map_or(0.0, |chosen| chosen.numbers.estimate.ttft_ms())
     }
 
+    /// Whether the worker's events will report the prompt, so that its presumption only bridges the time until then.
+    /// Events of a prompt that was not rendered cannot be recognized.
+    pub(crate) fn awaits_event(&self) -> bool {
+        self.view == CacheView::Reported && self.expectation.prediction.is_some()
+    }
+
     /// The prediction for the worker's cache.
     pub(crate) fn predicted(&self) -> PredictedCache {
         let Expectation { view, presumed_bytes, prediction: reported, .. } = self.expectation;
@@ -80,6 +86,7 @@ impl Decision {
             chunk_bytes: prompt.chunk_bytes,
             chunk_tokens,
             digests: prompt.digests[..prompt.digests.len().min(PRESUMED_CHUNKS_MAX)].into(),
+            is_unrendered: request.texts.is_empty(),
         };
         BookingRecord {
             worker: self.worker.identity,
@@ -102,7 +109,7 @@ pub(crate) struct Expectation {
     pub evicted_blocks: u16,
     /// Presumed overlap in bytes.
     pub presumed_bytes: u32,
-    /// Prediction from the engine's events; `None` without them.
+    /// Prediction from the engine's events; `None` without them, or if the prompt was not rendered.
     pub prediction: Option<CachePrediction>,
 }
 

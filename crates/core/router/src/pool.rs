@@ -494,8 +494,8 @@ impl CandidateInput<'_> {
                 whole_blocks(self.pool.tokens.tokens_in(bytes).min(usable), load.block_tokens.unwrap_or(1))
             }
         };
-        // The maximum, not the sum: a presumption for a worker with events stands only until its event
-        // must have arrived.
+        // The maximum, not the sum: a presumption beside a prediction stands only until its event must have
+        // arrived. Without a prediction, as for prompts that are not rendered, presumptions last.
         let believed = prediction.map_or(presumed, |prediction| {
             let block_tokens = load.block_tokens.unwrap_or(1);
             prediction.expected.max(self.scratch.held(worker).awaited(presumed, block_tokens))
@@ -517,7 +517,7 @@ impl CandidateInput<'_> {
         if applies { shortfall().min((usable - presumed.min(usable)) / 2) } else { 0 }
     }
 
-    /// Prediction from the worker's events; `None` without events.
+    /// Prediction from the worker's events; `None` without events, or for a prompt that is not rendered.
     #[inline]
     fn prediction(
         &self,

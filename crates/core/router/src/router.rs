@@ -8,8 +8,8 @@ use warmroute_fleet::{AnswerProgress, Fleet, HealthConfig};
 use warmroute_index::Index;
 use warmroute_policy::Policy;
 #[cfg(test)]
-use warmroute_types::WorkerId;
-use warmroute_types::{CacheView, MAX_WORKERS, Micros};
+use warmroute_types::{CacheView, WorkerId};
+use warmroute_types::{MAX_WORKERS, Micros};
 
 use crate::adapter_names::AdapterNames;
 use crate::awaited_answers::AwaitedAnswers;
@@ -260,7 +260,7 @@ impl<P: Policy> Router<P> {
     /// The prompt has been computed: its presumption is confirmed, or waits for the engine's event.
     fn confirm_prompt(&self, decision: &mut Decision) {
         match decision.presumed.take() {
-            Some(presumed) if decision.view == CacheView::Reported => {
+            Some(presumed) if decision.awaits_event() => {
                 decision.ticket =
                     Some(self.speculations.await_event(presumed, decision.worker.id, decision.made));
             }

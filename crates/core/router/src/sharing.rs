@@ -15,7 +15,7 @@ use warmroute_peers::{
     AssignmentEnd, BookingRecord, Effect, Envelope, Ledger, LedgerUpdates, LimitMessage, OwnLedger,
     PeerStatus, Peers, StoredResponse, WorkerHealth,
 };
-use warmroute_types::{CacheView, MAX_WORKERS, Micros, RouterId, WorkerId};
+use warmroute_types::{MAX_WORKERS, Micros, RouterId, WorkerId};
 
 use crate::presumption_guard::PresumptionGuard;
 use crate::unpropagated_load::UnpropagatedLoad;
@@ -59,8 +59,8 @@ pub(crate) struct PeerAssignment {
     pub worker: Arc<Worker>,
     pub booking: Booking,
     pub presumed: Option<PresumptionGuard>,
-    /// Source of what was known about the worker's cache.
-    pub view: CacheView,
+    /// The worker's events will report the prompt.
+    pub awaits_event: bool,
     pub made: Micros,
     /// The worker's booking count at that time.
     pub bookings: u32,

@@ -97,7 +97,13 @@ mod tests {
             cached_tokens: 0,
             restorable_tokens: 0,
             delivery: Delivery::Streamed,
-            prompt: Some(PromptDigests { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests }),
+            prompt: Some(PromptDigests {
+                root: 1,
+                chunk_bytes: 256,
+                chunk_tokens: 64,
+                digests,
+                is_unrendered: false,
+            }),
         }
     }
 

@@ -127,6 +127,8 @@ pub enum UnfollowedKind {
     TensorRtWindow,
     /// A further group of an engine that states no kinds, as vLLM 0.20 and 0.21.
     Unstated,
+    /// Blocks whose names depend on tokens after them, as vLLM 0.33 can report them.
+    Lookahead,
     /// Any other kind.
     Unknown,
 }
@@ -145,6 +147,9 @@ impl UnfollowedKind {
                 "a smaller window of TensorRT-LLM, whose rule for reuse is not known"
             }
             UnfollowedKind::Unstated => "not stated by the engine; vLLM states it from 0.22 on",
+            UnfollowedKind::Lookahead => {
+                "one whose blocks depend on tokens after them (lookahead_token_ids), which prompts are not compared with"
+            }
             UnfollowedKind::Unknown => "not known to this router",
         }
     }

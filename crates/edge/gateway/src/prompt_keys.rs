@@ -12,6 +12,10 @@ use crate::cache_salt::honours_salt;
 use crate::gateway::Gateway;
 use crate::matching::{RenderError, RenderedPrompt};
 
+/// Part of the root of rendered prompts. Presumptions of other prompts last beside a worker's events, so a rendered
+/// prompt, whose events tell more, must not find them.
+const RENDERED: u32 = 1 << 31;
+
 /// A thread's chunk buffer is freed after a prompt larger than this.
 const CHUNKS_BYTES_MAX: usize = 1 << 20;
 
@@ -75,22 +79,19 @@ impl PromptKeys {
         let salt = body.salt();
         let salt = salt.as_deref().map(String::from_utf8_lossy);
         let salt = tenant_salt.map(Cow::Borrowed).or(salt);
-        let root = RootKey::of(&Namespace {
-            model,
-            // Adapters are served under model names of their own.
-            lora: None,
-            salt: salt.as_deref(),
-            cut: ChunkSizes::of_unit(CHUNK_BYTES as u32).identity(),
-            source: Source::Presumed,
-        });
+        let cut = ChunkSizes::of_unit(CHUNK_BYTES as u32).identity();
+        // Adapters are served under model names of their own.
+        let of_text = Namespace { model, lora: None, salt: salt.as_deref(), cut, source: Source::Presumed };
         let digester = gateway.router.inspect().digester();
         let formats = gateway.alignments.for_model(model);
         let mut keys: Option<PromptKeys> = None;
         for FamilyMatching { family, matching } in formats.iter().flat_map(|formats| formats.iter()) {
             match matching.render(body, api).await {
                 Ok(rendered) => {
-                    let keys =
-                        keys.get_or_insert_with(|| PromptKeys::from_rendered(&rendered, root, digester));
+                    let keys = keys.get_or_insert_with(|| {
+                        let root = RootKey::of(&Namespace { cut: cut | RENDERED, ..of_text });
+                        PromptKeys::from_rendered(&rendered, root, digester)
+                    });
                     let root = gateway.router.inspect().text_root(
                         family,
                         Some(model),
@@ -106,7 +107,7 @@ impl PromptKeys {
                 Err(RenderError(why)) => gateway.metrics.count_unrendered(why),
             }
         }
-        keys.unwrap_or_else(|| PromptKeys::from_canonical(body, root, digester))
+        keys.unwrap_or_else(|| PromptKeys::from_canonical(body, RootKey::of(&of_text), digester))
     }
 
     fn from_rendered(rendered: &RenderedPrompt, root: RootKey, digester: &Digester) -> PromptKeys {

@@ -78,6 +78,38 @@ fn tools_in_another_order_and_more_tools_are_told_apart() {
 }
 
 #[test]
+fn tools_whose_names_differ_only_in_numbers_are_no_counters_and_no_ids() {
+    let names: [fn(usize) -> String; 3] = [
+        |n| format!("tool_{n}"),
+        |n| format!("mcp__db{n}__query"),
+        |n| format!("fetch_{:016x}", xxh3_64_with_seed(b"tool", n as u64)),
+    ];
+    for name in names {
+        let all: Vec<String> = (0..12).map(name).collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let of = |tools: Vec<&str>| request(&system("Rules"), &tools, "What is new?");
+        let rotated = |n: usize| of((0..8).map(|at| all[(at + n) % 8]).collect());
+        // Each request has one tool more, or one less, before those of the last one.
+        let growing = |n: usize| of(all[9 - n..].to_vec());
+        let shrinking = |n: usize| of(all[n..].to_vec());
+        let sliding = |n: usize| of((0..6).map(|at| all[(at + n) % 12]).collect());
+        let tools = |cause| (cause, "tools".to_owned(), None);
+        assert_eq!(Watched::new().only_break(rotated), tools(Cause::ToolsReordered), "{all:?}");
+        assert_eq!(Watched::new().only_break(growing), tools(Cause::ToolsAdded), "{all:?}");
+        assert_eq!(Watched::new().only_break(shrinking), tools(Cause::ToolsRemoved), "{all:?}");
+        assert_eq!(Watched::new().only_break(sliding), tools(Cause::ToolsChanged), "{all:?}");
+    }
+    // A value that changes within a tool is still one.
+    let dated = |n: usize| {
+        let mut request = request(&system("Rules"), &["tool_1", "tool_2"], "What is new?");
+        let text = format!("It is 2026-11-17T08:{n:02}:00Z. {}", "Looks things up. ".repeat(20));
+        request["tools"][0]["function"]["description"] = json!(text);
+        request
+    };
+    assert_eq!(Watched::new().only_break(dated).0, Cause::Timestamp);
+}
+
+#[test]
 fn growing_conversations_and_other_users_are_no_break() {
     let mut watched = Watched::new();
     for user in ["apple", "pear", "plum", "grape", "fig"] {

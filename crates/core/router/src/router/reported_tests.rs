@@ -2,6 +2,7 @@
 
 mod tiers;
 mod trust;
+mod unrendered;
 
 use std::sync::Arc;
 

@@ -322,14 +322,16 @@ impl<P: Policy> Peering<'_, P> {
             PresumptionGuard::make(&self.router.index, worker.id, root, &Arc::new(spans(prompt)), now)
         });
         self.router.index.apply_pending();
-        Some(PeerAssignment { worker, booking, presumed, view: load.view, made: now, bookings })
+        let is_rendered = !prompt.is_some_and(|prompt| prompt.is_unrendered);
+        let awaits_event = is_rendered && load.view == CacheView::Reported;
+        Some(PeerAssignment { worker, booking, presumed, awaits_event, made: now, bookings })
     }
 
     /// Records a peer's first token, as [`Router::observe`](super::Router::observe) does for an own one.
     fn computed(&self, peer_assignment: &mut PeerAssignment, now: Micros) {
         peer_assignment.booking.first_token_at_peer(now);
         match peer_assignment.presumed.take() {
-            Some(presumed) if peer_assignment.view == CacheView::Reported => {
+            Some(presumed) if peer_assignment.awaits_event => {
                 self.router.speculations.await_event(
                     presumed,
                     peer_assignment.worker.id,
@@ -356,20 +358,10 @@ impl<P: Policy> Peering<'_, P> {
         {
             let rate = prompt.chunk_tokens as f32 / prompt.chunk_bytes as f32;
             let prompt = as_chunks(prompt);
-            match peer_assignment.view {
-                CacheView::Reported => self.router.cut_presumed(
-                    &peer_assignment.worker,
-                    peer_assignment.bookings,
-                    prompt,
-                    chunks,
-                ),
-                _ => self.router.correct(
-                    &peer_assignment.worker,
-                    peer_assignment.bookings,
-                    (prompt, rate),
-                    chunks,
-                    now,
-                ),
+            let PeerAssignment { worker, bookings, awaits_event, .. } = &peer_assignment;
+            match awaits_event {
+                true => self.router.cut_presumed(worker, *bookings, prompt, chunks),
+                false => self.router.correct(worker, *bookings, (prompt, rate), chunks, now),
             }
         }
     }

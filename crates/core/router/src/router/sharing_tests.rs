@@ -97,6 +97,38 @@ fn every_router_sees_the_assignments_of_all() {
 }
 
 #[test]
+fn prompts_that_are_not_rendered_last_on_every_router_that_follows_events() {
+    use crate::{Family, Matching, PromptText, Unit};
+    let routers = routers(2, 4);
+    for router in &routers {
+        for view in router.inspect().workers() {
+            let worker = view.worker;
+            let matching = Some(Matching::tokens(Family::new("m")));
+            router.apply(Change::Aligned { worker: Arc::clone(&worker), matching });
+            router.apply(Change::Viewed { worker, view: CacheView::Reported });
+        }
+    }
+    let [plain, rendered] = [1, 2].map(|conversation| digests(conversation, 40));
+    let root = routers[0].inspect().text_root(&Family::new("m"), None, None, Unit::Token);
+    let text = [PromptText { root, bytes: &[7; 4_000], unit: Unit::Token }];
+    for (digests, texts) in [(&plain, &[][..]), (&rendered, &text[..])] {
+        let request = Request { prompt: Some(chunks(digests)), texts, ..Request::default() };
+        let decision = routers[0].route(&request, &mut Scratch::default(), Micros(SECOND), 7);
+        let mut decision = decision.unwrap();
+        talk(&routers, SECOND);
+        routers[0].observe(&mut decision, Outcome::FirstToken { at: Micros(SECOND) });
+        drop(decision);
+        talk(&routers, SECOND + 1);
+    }
+    routers.iter().for_each(|router| router.apply(Change::EventsDue { at: Micros(9 * SECOND) }));
+    let found = |router: &Router<Standard>, digests: &[u64]| route(router, digests, 9 * SECOND).cached_tokens;
+    for router in &routers {
+        assert!(found(router, &plain) > Some(1_000), "{:?}", found(router, &plain));
+        assert_eq!(found(router, &rendered), Some(0), "its event has not come");
+    }
+}
+
+#[test]
 fn every_router_finds_a_conversation() {
     let routers = routers(3, 4);
     let mut first = route(&routers[0], &digests(1, 40), SECOND);

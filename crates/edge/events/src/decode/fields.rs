@@ -12,6 +12,9 @@ pub(super) const BLOCKS_MAX: usize = 1 << 20;
 /// Most tokens of one event.
 const TOKENS_MAX: usize = 1 << 24;
 
+/// MessagePack's nil.
+const NIL: u8 = 0xc0;
+
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -37,6 +40,8 @@ pub enum Field {
     SpecKind,
     Window,
     Locality,
+    /// Tokens after a block on which its name depends too (vLLM 0.33).
+    Lookahead,
     Unknown,
 }
 
@@ -89,6 +94,7 @@ impl Kind {
             (_, b"kv_cache_spec_kind") => Field::SpecKind,
             (_, b"kv_cache_spec_sliding_window") => Field::Window,
             (_, b"locality") => Field::Locality,
+            (_, b"lookahead_token_ids") => Field::Lookahead,
             _ => Field::Unknown,
         }
     }
@@ -107,6 +113,7 @@ pub struct Fields<'a> {
     salt: Option<&'a [u8]>,
     medium: Medium,
     is_remote: bool,
+    has_lookahead: bool,
     extra_keys: Option<Reader<'a>>,
     group: Option<u16>,
     spec_kind: Option<&'a [u8]>,
@@ -126,6 +133,7 @@ impl<'a> Fields<'a> {
             salt: None,
             medium: Medium::Gpu,
             is_remote: false,
+            has_lookahead: false,
             extra_keys: None,
             group: None,
             spec_kind: None,
@@ -149,6 +157,10 @@ impl<'a> Fields<'a> {
             Field::Locality => self.is_remote = read_text(reader)? == Some(b"REMOTE"),
             Field::ExtraKeys => {
                 self.extra_keys = Some(*reader);
+                reader.skip()?;
+            }
+            Field::Lookahead => {
+                self.has_lookahead |= reader.rest().first() != Some(&NIL);
                 reader.skip()?;
             }
             Field::Unknown => reader.skip()?,
@@ -195,6 +207,7 @@ impl<'a> Fields<'a> {
     /// What the group must hold, by vLLM's kind of cache (`KVCacheSpecKind`).
     fn attention(&self) -> Attention {
         match self.spec_kind {
+            _ if self.has_lookahead => Attention::Unfollowed(UnfollowedKind::Lookahead),
             // Before 0.22 engines state no kind. The only group of most models is a full one.
             None if self.group.unwrap_or(0) == 0 => Attention::Full,
             None => Attention::Unfollowed(UnfollowedKind::Unstated),
@@ -271,7 +284,7 @@ fn medium(name: &[u8]) -> Medium {
 }
 
 fn read_text<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a [u8]>, Malformed> {
-    if let [0xc0, ..] = reader.rest() {
+    if let [NIL, ..] = reader.rest() {
         reader.skip()?;
         return Ok(None);
     }

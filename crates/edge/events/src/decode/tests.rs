@@ -307,6 +307,19 @@ fn groups_that_name_fewer_blocks_than_their_tokens_fill_keep_their_rule() {
 }
 
 #[test]
+fn blocks_that_depend_on_tokens_after_them_are_not_followed() {
+    let of = |value: &[u8]| {
+        let event = Pack::map(6).text("type").text("BlockStored").text("block_hashes").with(&[0x91, 3]);
+        let event = event.text("parent_block_hash").with(NIL).text("token_ids").with(&[0x92, 1, 2]);
+        let event = event.text("block_size").with(&[2]).text("lookahead_token_ids").with(value);
+        stored(event).group.attention
+    };
+    assert_eq!(of(NIL), Attention::Full);
+    assert_eq!(of(&[0x91, 7]), Attention::Unfollowed(UnfollowedKind::Lookahead));
+    assert_eq!(of(&[0x91, 0x91, 7]), Attention::Unfollowed(UnfollowedKind::Lookahead));
+}
+
+#[test]
 fn full_attention_that_names_too_few_blocks_has_no_positions() {
     let mut short = stored_array(&[]);
     let at = short.0.windows(3).position(|window| window == [0x92, 7, 8]).unwrap();

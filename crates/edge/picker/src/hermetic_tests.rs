@@ -137,6 +137,9 @@ async fn a_request_without_a_model_goes_to_a_worker_whose_engine_answers() {
 const REQUEST: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
 const STREAMING: &[u8] = br#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
 
+/// A request, the content type of its response, and the response's chunks.
+type Case<'a> = (&'a [u8], &'a str, &'a [&'a [u8]]);
+
 /// The response of a picked request, in these chunks, with trailers or without, byte for byte.
 async fn passes(fixture: &Fixture, request: &[u8], kind: &str, chunks: &[&[u8]], has_trailers: bool) {
     let mut call = fixture.proxy().await.call().await;
@@ -173,7 +176,7 @@ async fn responses_pass_unchanged_however_they_are_cut_and_their_usage_is_counte
     let events = "text/event-stream";
     let event = [b"data: {".as_slice(), start].concat();
     let last = [b"data: {".as_slice(), usage, b"\n\ndata: [DONE]\n\n"].concat();
-    let cases: [(&[u8], &str, &[&[u8]]); 7] = [
+    let cases: [Case<'_>; 7] = [
         (REQUEST, json, &[br#"{"choices":[],"#, start, end]),
         (REQUEST, json, &[br#"{"choices":[],"#, usage, b""]),
         (REQUEST, json, &[b"{ not JSON", b"at all"]),

@@ -4,11 +4,13 @@
     cargo build --release
     conformance/envoy/run --collect-only >/dev/null      # installs Envoy
     conformance/.envoy/bin/python bench/picker/run.py [--binary target/release/warmroute] [--seconds 5] [--rate 500]
+                                                         [--workers 1] [--prompts 32]
 
-One simulated engine that takes next to no time stands behind Envoy, and behind `warmroute serve` as the proxy. Every setup gets the same
-requests from the same client: first as fast as eight connections allow, for processor time, then at a fixed rate, for latency. Setups take
-turns, so that what else happens on the machine hits all alike. Latencies are compared with those of Envoy alone in the same round. Linux
-only: processor time comes from /proc, in steps of 10 ms.
+A simulated engine that takes next to no time stands behind Envoy, and behind `warmroute serve` as the proxy. With --workers N it is N workers,
+at as many loopback addresses. Every setup gets the same requests from the same client, over HTTP/1.1, with a few prompts that repeat: first as
+fast as eight connections allow, for processor time, then at a fixed rate, for latency. Setups take turns, so that what else happens on the
+machine hits all alike. Latencies are compared with those of Envoy alone in the same round. Linux only: processor time comes from /proc, in
+steps of 10 ms.
 
 With --ahead the processes run before all others of the machine (SCHED_RR, needs root) while latencies are measured: other work then does
 not wait in them. The picker, Envoy, the engine and this client still share the cores.
@@ -39,6 +41,8 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--rate", type=float, default=500)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1, help="workers to choose from, at most 254")
+    parser.add_argument("--prompts", type=int, default=32, help="different prompts of a case, which repeat")
     parser.add_argument("--ahead", action="store_true", help="measure latencies ahead of other work on the machine")
     parser.add_argument("--setups", nargs="+", choices=list(SETUPS), default=list(SETUPS))
     return parser.parse_args()
@@ -58,6 +62,28 @@ class FastEngine(world.Process):
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.port = int(json.loads(self.child.stdout.readline())["listening"].rsplit(":", 1)[1])
         self.address = f"127.0.0.1:{self.port}"
+
+
+class Worker:
+    """The engine at one of its addresses."""
+
+    def __init__(self, engine, number):
+        self.host, self.port = f"127.0.0.{number}", engine.port
+        self.address = f"{self.host}:{self.port}"
+
+
+def workers_of(engine, count):
+    return [Worker(engine, number) for number in range(1, count + 1)]
+
+
+def with_hosts(change, workers):
+    """Envoy's endpoints at the workers' addresses."""
+    def changed(parts):
+        endpoints = parts["engines"]["load_assignment"]["endpoints"][0]["lb_endpoints"]
+        for endpoint, worker in zip(endpoints, workers):
+            endpoint["endpoint"]["address"]["socket_address"]["address"] = worker.host
+        change(parts)
+    return changed
 
 
 def alone(parts):
@@ -138,16 +164,17 @@ class Setup:
 
     def __init__(self, stack, name, engine):
         change, flags = FILTERS.get(name, (None, []))
-        self.warmroute = world.Picker([engine], *flags)
+        workers = workers_of(engine, ARGS.workers)
+        self.warmroute = world.Picker(workers, *flags)
         stack.callback(self.warmroute.kill)
         self.envoy = None
         self.port = self.warmroute.gateway
         if name != DIRECT:
-            self.envoy = world.Envoy([engine], self.warmroute, change)
+            self.envoy = world.Envoy(workers, self.warmroute, with_hosts(change, workers))
             stack.callback(self.envoy.kill)
             world.eventually("the picker is healthy", self.envoy.picker_is_healthy)
             self.port = self.envoy.port
-        world.eventually("the engine is ready", lambda: self.warmroute.workers()[0]["state"] == "ready")
+        world.eventually("all are ready", lambda: all(worker["state"] == "ready" for worker in self.warmroute.workers()))
 
     def processes(self):
         return [process for process in (self.warmroute, self.envoy) if process]
@@ -182,7 +209,7 @@ def measure(stack):
     costs, latencies = {}, {}
     for _ in range(ARGS.rounds):
         for case, size in CASES.items():
-            requests = [request(size, number) for number in range(32)]
+            requests = [request(size, number) for number in range(ARGS.prompts)]
             for name, setup in running.items():
                 before = setup.cpu_s()
                 count = asyncio.run(flood(setup.port, requests, ARGS.seconds))
@@ -217,12 +244,7 @@ def idle_cost(stack):
     """Cores that a picker uses for workers that get no requests."""
     engine = FastEngine()
     stack.callback(engine.kill)
-
-    class At:
-        def __init__(self, number):
-            self.address = f"127.0.0.{number}:{engine.port}"
-
-    picker = world.Picker([At(number) for number in range(1, IDLE_WORKERS + 1)])
+    picker = world.Picker(workers_of(engine, IDLE_WORKERS))
     stack.callback(picker.kill)
     world.eventually("all are ready", lambda: all(worker["state"] == "ready" for worker in picker.workers()))
     time.sleep(2)
@@ -234,6 +256,7 @@ def idle_cost(stack):
 def main():
     with contextlib.ExitStack() as stack:
         costs, latencies = measure(stack)
+    print(f"{ARGS.workers} workers, {ARGS.prompts} prompts of each case, {'ahead of' if ARGS.ahead else 'beside'} other work")
     added = f"{'+p50 ms (least to most)':24}  {'+p99 ms (least to most)':24}"
     print(f"{'case':6}  {'setup':16}  {'warmr. µs':>9}  {'Envoy µs':>8}  {'p50 ms':>6}  {'p99 ms':>6}  {added}")
     for case in CASES:

@@ -197,3 +197,41 @@ def test_paths_that_control_engines_are_not_picked(shared):
     client = world.client(envoy)
     for path in ["/v1/load_lora_adapter", "/v1/chat/complet%69ons"]:
         assert client.post(path, json=chat("hello")).status_code == 404
+
+
+def test_a_picker_does_what_the_conformance_tests_of_the_inference_extension_ask_of_it(world):
+    """The choice is restricted by a header, as IP:PORT or IP, and the response says who answered."""
+    engines = world.engines(3)
+    duplex = "FULL_DUPLEX_STREAMED"
+    flags = ["--picker-feedback", "stream", "--picker-conformance-headers"]
+    _, envoy = world.start(engines, *flags, change=body_mode(duplex, duplex))
+    client = world.client(envoy)
+    ask = lambda selection, prompt: client.post(CHATS, json=chat(prompt), headers={"test-epp-endpoint-selection": selection})
+    for engine in engines:
+        for selection in [engine.address, f"10.9.9.9, {engine.address}"]:
+            answer = ask(selection, "x")
+            assert answer.json()["engine"] == engine.port
+            assert answer.headers["x-conformance-test-served-endpoint"] == engine.address
+    two = ",".join(engine.address for engine in engines[:2])
+    assert {ask(two, f"{n} " * 300).json()["engine"] for n in range(12)} == {engine.port for engine in engines[:2]}
+    assert {ask("127.0.0.1", f"{n} " * 300).json()["engine"] for n in range(18)} == {engine.port for engine in engines}
+    assert ask("10.9.9.9", "x").status_code == 503
+    # Without the header any engine may be chosen.
+    assert client.post(CHATS, json=chat("x")).status_code == 200
+
+
+def test_without_the_switch_headers_of_conformance_tests_choose_nothing(shared):
+    world, engines, _, envoy = shared
+    answer = world.client(envoy).post(CHATS, json=chat("x"), headers={"test-epp-endpoint-selection": "10.9.9.9"})
+    assert answer.status_code == 200 and "x-conformance-test-served-endpoint" not in answer.headers
+
+
+@pytest.mark.parametrize("http2", [False, True])
+def test_a_request_may_have_more_than_a_hundred_headers(shared, http2):
+    """Envoy's default is 100, of which its own and the picker's take some: a request with a few fewer got 500."""
+    world, _, _, envoy = shared
+    client = world.client(envoy, http2)
+    for count in [90, 96, 100, 180]:
+        answer = client.post(CHATS, json=chat("x"), headers={f"x-{n}": "1" for n in range(count)})
+        assert answer.status_code == 200, (count, answer.text)
+        assert answer.json()["headers"][f"x-{count - 1}"] == "1"

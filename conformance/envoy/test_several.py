@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from test_choice import CHATS, chat
-from test_failures import EVENTS, read_events
+from test_failures import EVENTS, read_events, write_workers
 from world import HERE, TIMEOUT_S, Envoy, Picker, eventually, observer, set_endpoints
 
 
@@ -165,7 +165,7 @@ def test_a_rolling_update_of_the_pickers_fails_no_request(world, secret, tmp_pat
     for _ in range(3):
         traffic.wait_for_more(30)
         pickers.append(meshed(world, engines, secret, pickers[-1:]))
-        eventually("the readiness probe succeeds", lambda: "ready" in pickers[-1].get("/readyz"))
+        eventually("the readiness probe succeeds", pickers[-1].is_ready)
         endpoints.set(pickers)
         eventually("Envoy has found the new one", healthy(3))
         old = pickers.pop(0)
@@ -177,6 +177,44 @@ def test_a_rolling_update_of_the_pickers_fails_no_request(world, secret, tmp_pat
     traffic.wait_for_more(30)
     asked, failed = traffic.stop()
     print(f"{asked} requests, 3 pickers replaced, {len(failed)} failed")
+    assert not failed, f"{len(failed)} of {asked} failed: {failed[:5]}"
+
+
+def test_a_picker_that_is_killed_under_load_cuts_no_stream_and_the_other_takes_over(world, secret):
+    engines = world.engines()
+    pickers = [meshed(world, engines, secret, [])]
+    pickers.append(meshed(world, engines, secret, pickers))
+    change = lambda parts: set_endpoints(parts["picker"], [picker.port for picker in pickers])
+    envoy = world.keep(Envoy(engines, pickers[0], change))
+    healthy = lambda count: lambda: envoy.counter("cluster.picker.membership_healthy") == count
+    eventually("both are healthy", healthy(2))
+    traffic = Traffic(envoy)
+    traffic.wait_for_more(30)
+    pickers[0].kill()
+    eventually("Envoy notices", healthy(1))
+    asked, failed = traffic.stop()
+    # Requests fail whose body Envoy had sent to the dead picker, until it notices; a response that has begun goes on.
+    print(f"{asked} requests, a picker killed, {len(failed)} failed")
+    assert all(failure.startswith("5") for failure in failed), failed
+    assert len(failed) < asked / 2
+    traffic = Traffic(envoy)
+    traffic.wait_for_more(60)
+    assert traffic.stop()[1] == []
+
+
+def test_scaling_to_zero_and_back_under_load_fails_no_request(world, tmp_path):
+    engines, file = world.engines(1), tmp_path / "workers.toml"
+    write_workers(file, engines)
+    picker, envoy = world.start(engines, "--worker-file", str(file), "--wake-timeout-secs", "60", workers=[])
+    traffic = Traffic(envoy)
+    for _ in range(2):
+        traffic.wait_for_more(30)
+        write_workers(file, [])
+        eventually("all clients wait", lambda: picker.metric("warmroute_requests_awaiting_worker") == len(traffic.threads))
+        write_workers(file, engines)
+    traffic.wait_for_more(30)
+    asked, failed = traffic.stop()
+    print(f"{asked} requests, twice without a worker, {len(failed)} failed")
     assert not failed, f"{len(failed)} of {asked} failed: {failed[:5]}"
 
 

@@ -28,13 +28,19 @@ def eventually(what, happened):
         time.sleep(0.01)
 
 
-def get(port, path):
+def ask(port, path):
+    """The status and the body of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", path)
-        return connection.getresponse().read().decode()
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
     finally:
         connection.close()
+
+
+def get(port, path):
+    return ask(port, path)[1]
 
 
 class Process:
@@ -80,6 +86,9 @@ class Picker(Process):
 
     def get(self, path):
         return get(self.admin, path)
+
+    def is_ready(self):
+        return ask(self.admin, "/readyz")[0] == 200
 
     def workers(self):
         return json.loads(get(self.admin, "/workers"))["workers"]

@@ -4,9 +4,11 @@ See `run`.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import jsonschema
@@ -28,6 +30,9 @@ MANIFESTS = ["gateway", "picker"]
 # A scaler and a pool without an error of their own.
 SCALED = "engineScaler.enabled=true,engineScaler.target.name=vllm,engineScaler.prometheus=http://p"
 POOL = "discovery.selector=null,picker.enabled=true,picker.pools[0].name=llama"
+
+# The least that has to be set.
+LEAST = ("--set", "discovery.selector.app=vllm")
 
 # Values that must be refused, and what the error must say.
 REFUSED = [
@@ -70,7 +75,40 @@ REFUSED = [
     ("discovery.allNamespaces=true,discovery.namespaces[0]=a", "not both"),
     ("monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true", "twice"),
     ("extraArgs[0]=--port=8080", "the chart sets --port itself"),
+    ("extraArgs[0]=--picker-host=::,picker.enabled=true", "the chart sets --picker-host itself"),
+    ("listenAddress=localhost", "listenAddress"),
+    ("discovery.selector=null,discovery.pool=llama,discovery.port=8000", "targetPorts"),
+    ("extraVolumes[0].name=tls", "a volume named tls itself"),
+    ("extraVolumes[0].name=Tokens", "name"),
+    ("engineScaler.prometheus=p", "prometheus"),
+    ("resources.limits.memory=lots", "memory"),
+    ("discovery.selector.app=x # y", "app"),
+    ("priorityClassName=Not A Name", "priorityClassName"),
 ]
+
+# The same, for values that are no text.
+REFUSED_JSON = [
+    ('podLabels={"app.kubernetes.io/name":"x"}', "podLabels"),
+    ('monitoring.podMonitor.labels={"helm.sh/chart":"x"}', "labels"),
+    ('topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"k","whenUnsatisfiable":"DoNotSchedule","labelSelector":{}}]',
+     "labelSelector"),
+    ("tolerations=[1]", "tolerations"),
+    ('networkPolicy.clientsFrom=["x"]', "clientsFrom"),
+    ('networkPolicy.proxiesFrom=[{"pods":{}}]', "proxiesFrom"),
+    ('affinity={"pods":{}}', "nodeAffinity"),
+    ('imagePullSecrets=["pull"]', "imagePullSecrets"),
+]
+
+# Names of releases that would give names that Services cannot have.
+REFUSED_NAMES = ["1a", "a.b"]
+
+# In the place of a service account.
+KUBECONFIG = {
+    "current-context": "c",
+    "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "default"}}],
+    "clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "users": [{"name": "u", "user": {"token": "t"}}],
+}
 
 PODS, SLICES, POOLS = (
     ("", "pods"), ("discovery.k8s.io", "endpointslices"), ("inference.networking.k8s.io", "inferencepools"))
@@ -82,6 +120,7 @@ RIGHTS = {
     "default": {("Role", "default"): {PODS}},
     "full": {("Role", "engines"): {PODS}, ("Role", "more-engines"): {PODS}},
     "hpa": {("Role", "default"): {PODS}},
+    "ipv6": {("Role", "default"): {PODS}},
     "picker": {("Role", "default"): {PODS, POOLS}},
     "plain gateway": {("Role", "default"): {PODS}},
     "plain picker": {("Role", "default"): {PODS, POOLS}},
@@ -126,7 +165,7 @@ def plain_text(manifest):
 
 
 def all_renderings():
-    yield "default", objects(render())
+    yield "default", objects(render(*LEAST))
     for manifest in MANIFESTS:
         yield f"plain {manifest}", objects(plain_text(manifest))
     for file in VALUES:
@@ -135,7 +174,7 @@ def all_renderings():
 
 def lint(_):
     for file in [None, *VALUES]:
-        done = helm("lint", str(CHART), "--strict", *(["-f", str(file)] if file else []))
+        done = helm("lint", str(CHART), "--strict", *(["-f", str(file)] if file else LEAST))
         if done.returncode:
             yield f"helm lint with {file}: {done.stdout}{done.stderr}"
 
@@ -220,12 +259,38 @@ def replicas_overlap(renderings):
 
 
 def wrong_values_are_refused(_):
-    for values, word in REFUSED:
-        done = helm("template", RELEASE, str(CHART), "--set", values)
+    refused = [((*LEAST, "--set", values), word) for values, word in REFUSED]
+    refused += [((*LEAST, "--set-json", values), word) for values, word in REFUSED_JSON]
+    refused.append(((), "exactly one of selector, service and pool"))
+    for values, word in refused:
+        done = helm("template", RELEASE, str(CHART), *values)
         if done.returncode == 0:
-            yield f"--set {values} is accepted"
+            yield f"{values} is accepted"
         elif word not in done.stderr:
-            yield f"--set {values}: the error does not say `{word}`: {done.stderr}"
+            yield f"{values}: the error does not say `{word}`: {done.stderr}"
+    for name in REFUSED_NAMES:
+        if "names of Services" not in (done := helm("template", name, str(CHART), *LEAST)).stderr:
+            yield f"a release with the name {name}: {done.stderr or 'accepted'}"
+
+
+def selectors_are_not_merged(_):
+    """A file of values replaces the selector, and does not add to one that the chart brings."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as values:
+        values.write("discovery: { selector: { team: llm } }\n")
+        values.flush()
+        args = workload(objects(render("-f", values.name)))["spec"]["template"]["spec"]["containers"][0]["args"]
+    if (found := [flag for flag in args if flag.startswith("--selector")]) != ["--selector=team=llm"]:
+        yield f"the flags are {found}"
+
+
+def pickers_without_workers_stay_in_their_service(renderings):
+    """The answer for no ready worker is the picker's, so its readiness does not depend on workers."""
+    for name, documents in renderings:
+        container = workload(documents)["spec"]["template"]["spec"]["containers"][0]
+        picker = next((int(flag.split("=")[1]) for flag in container["args"] if flag.startswith("--picker-port=")), None)
+        expected = {"grpc": {"port": picker, "service": "readiness"}} if picker else {"httpGet": {"path": "/readyz", "port": "admin"}}
+        if not expected.items() <= container["readinessProbe"].items():
+            yield f"{name}: the readiness probe is {container['readinessProbe']}"
 
 
 def rights_are_least(renderings):
@@ -233,8 +298,12 @@ def rights_are_least(renderings):
         found = {}
         for role in of_kind(documents, "Role") + of_kind(documents, "ClusterRole"):
             rules = role["rules"]
-            if any(rule["verbs"] != ["get", "list", "watch"] for rule in rules):
-                yield f"{name}: a role has more than get, list and watch"
+            if any(rule["verbs"] != ["list", "watch"] for rule in rules):
+                yield f"{name}: a role has more than list and watch"
+            args = workload(documents)["spec"]["template"]["spec"]["containers"][0]["args"]
+            pools = next((flag.split("=")[1].split(",") for flag in args if flag.startswith("--service-discovery-pool=")), None)
+            if [rule["resourceNames"] for rule in rules if rule["resources"] == ["inferencepools"]] != [pools] * bool(pools):
+                yield f"{name}: a role is for other pools than {pools}"
             place = (role["kind"], role["metadata"].get("namespace"))
             found[place] = {(group, resource) for rule in rules for group in rule["apiGroups"]
                             for resource in rule["resources"]}
@@ -263,6 +332,11 @@ def parts_fit_together(renderings):
         for monitor in of_kind(documents, "PodMonitor"):
             if not {end["port"] for end in monitor["spec"]["podMetricsEndpoints"]} <= ports:
                 yield f"{name}: the PodMonitor names a port that no container has"
+        volumes = {volume["name"] for volume in pod["spec"].get("volumes", [])}
+        if {mount["name"] for mount in container.get("volumeMounts", [])} != volumes:
+            yield f"{name}: the volumes are {volumes}, and others are mounted"
+        if not pod["spec"]["securityContext"]["runAsNonRoot"] or not container["securityContext"]["readOnlyRootFilesystem"]:
+            yield f"{name}: the container runs as root, or with a root that it may write"
         mounts = tuple(mount["mountPath"] for mount in container.get("volumeMounts", []))
         for flag in container["args"]:
             path = flag.partition("=")[2]
@@ -296,6 +370,35 @@ def flags_exist(renderings, binary):
                 yield f"{name}: `warmroute serve` has no flag {flag}"
 
 
+def args_are_accepted(renderings, binary):
+    """`warmroute check` takes the container's arguments, with files in the place of Secrets and an address for POD_IP."""
+    for name, documents in renderings:
+        with tempfile.TemporaryDirectory() as folder:
+            args = []
+            for flag in workload(documents)["spec"]["template"]["spec"]["containers"][0]["args"][1:]:
+                option, _, value = flag.partition("=")
+                if option in ("--tls-cert", "--tls-key"):
+                    continue
+                if value.startswith("/models"):
+                    continue
+                if value.startswith("/etc/warmroute/"):
+                    file = Path(folder, value.removeprefix("/etc/warmroute/").replace("/", "-"))
+                    maps = [config["data"].get("warmroute.toml") for config in of_kind(documents, "ConfigMap")]
+                    text = next(filter(None, maps), "") if option == "--config" else "a-key-of-some-length\n"
+                    file.write_text(text)
+                    file.chmod(0o600)
+                    flag = f"{option}={file}"
+                args.append(flag)
+            address = "fd00::1" if "--admin-host=::" in args else "10.0.0.1"
+            args = [flag.replace("$(POD_IP)", address) for flag in args]
+            config = Path(folder, "kubeconfig")
+            config.write_text(json.dumps(KUBECONFIG))
+            environment = {"PATH": os.environ["PATH"], "KUBECONFIG": str(config)}
+            done = subprocess.run([binary, "check", *args], capture_output=True, text=True, env=environment)
+            if done.returncode:
+                yield f"{name}: `warmroute check` refuses {args}: {done.stderr}"
+
+
 def metrics_exist(renderings):
     documented = (ROOT / "docs/metrics.md").read_text()
     for name, documents in renderings:
@@ -310,11 +413,31 @@ def engines_are_counted_once(renderings):
     for name, documents in renderings:
         shares = "--share=mesh" in workload(documents)["spec"]["template"]["spec"]["containers"][0]["args"]
         count = "sum(max by (worker) (%s))" if shares else "sum(%s)"
-        expected = count % 'warmroute_worker_requests_active{namespace="default"}'
+        own = 'namespace="default",pod=~"warmroute-[a-z0-9]+(-[a-z0-9]+)?"'
+        expected = count % f"warmroute_worker_requests_active{{{own}}}"
         for scaler in of_kind(documents, "ScaledObject"):
-            query = scaler["spec"]["triggers"][0]["metadata"]["query"]
-            if not query.startswith(expected + " + "):
-                yield f"{name}: the query is {query}, expected {expected}"
+            queries = [trigger["metadata"]["query"] for trigger in scaler["spec"]["triggers"]]
+            if not queries[0].startswith(expected + " + "):
+                yield f"{name}: the query is {queries[0]}, expected {expected}"
+            for query in queries:
+                if query.count("{" + own + "}") != query.count("warmroute_"):
+                    yield f"{name}: another release of the namespace counts too: {query}"
+
+
+def pods_of_a_release_are_told_apart(_):
+    """The pattern of the queries finds the pods of a Deployment or DaemonSet of this name, and not another release's."""
+    pattern = r"warmroute-[a-z0-9]+(-[a-z0-9]+)?"
+    for pod, is_own in [("warmroute-7d9f6c5b8-x2k4q", True), ("warmroute-x2k4q", True), ("warmroute-b-7d9f6c5b8-x2k4q", False),
+                        ("llama-warmroute-7d9f6c5b8-x2k4q", False)]:
+        if bool(re.fullmatch(pattern, pod)) != is_own:
+            yield pod
+    for monitored in ("true", "false"):
+        scaler = of_kind(objects(render(*LEAST, "--set", f"{SCALED},engineScaler.kind=HPA,monitoring.podMonitor.enabled={monitored}")),
+                         "HorizontalPodAutoscaler")[0]
+        selectors = [entry["external"]["metric"]["selector"]["matchLabels"] for entry in scaler["spec"]["metrics"]]
+        expected = {"namespace": "default"} | ({"helm_release": "warmroute"} if monitored == "true" else {})
+        if any(selector != expected for selector in selectors):
+            yield f"the HPA selects {selectors}"
 
 
 def adapter_rules_serve_the_hpa(renderings):
@@ -354,9 +477,11 @@ def main():
     renderings = list(all_renderings())
     with_binary = lambda renderings: flags_exist(renderings, binary)
     with_binary.__name__ = "flags_exist"
+    checked_args = lambda renderings: args_are_accepted(renderings, binary)
+    checked_args.__name__ = "args_are_accepted"
     checks = [lint, schemas, wrong_objects_are_refused, wrong_values_are_refused, values_are_documented, rights_are_least,
-              parts_fit_together, pools_are_wired, replicas_overlap, with_binary, metrics_exist,
-              engines_are_counted_once, adapter_rules_serve_the_hpa, dashboard_is_rendered, plain_manifests_are_current]
+              parts_fit_together, pools_are_wired, selectors_are_not_merged, pickers_without_workers_stay_in_their_service,
+              replicas_overlap, with_binary, checked_args, metrics_exist, engines_are_counted_once, pods_of_a_release_are_told_apart, adapter_rules_serve_the_hpa, dashboard_is_rendered, plain_manifests_are_current]
     failures = 0
     for check in checks:
         found = list(check(renderings))

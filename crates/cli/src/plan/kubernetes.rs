@@ -18,6 +18,11 @@ pub(super) fn sources(options: &Discovery) -> anyhow::Result<Vec<KubernetesSourc
     let targets = targets(options)?;
     let port = options.service_discovery_port.as_deref().map(str::parse::<WorkerPort>);
     let port = port.transpose().context("service-discovery-port")?;
+    ensure!(
+        port.is_none() || options.service_discovery_pool.is_none(),
+        "service-discovery-port has no effect with service-discovery-pool: workers listen on the targetPorts of \
+         their InferencePool; remove it"
+    );
     let namespaces = options.service_discovery_namespace.clone().unwrap_or_default();
     for namespace in namespaces.iter().filter(|namespace| *namespace != ALL) {
         check_name(namespace).context("service-discovery-namespace")?;
@@ -142,6 +147,10 @@ mod tests {
     use crate::options::Options;
 
     fn planned(text: &str) -> Vec<KubernetesSource> {
+        plan(text).unwrap()
+    }
+
+    fn plan(text: &str) -> anyhow::Result<Vec<KubernetesSource>> {
         // Tests run at the same time: each has a file of its own.
         let thread = format!("{:?}", std::thread::current().id());
         let folder = std::env::temp_dir().join(format!("warmroute-plan-{}-{thread}", std::process::id()));
@@ -153,7 +162,13 @@ mod tests {
         let text =
             format!("[discovery]\nservice-discovery = true\nkubeconfig = \"{}\"\n{text}", file.display());
         let options: Options = toml::from_str(&text).unwrap();
-        sources(&options.over(Options::defaults()).discovery).unwrap()
+        sources(&options.over(Options::defaults()).discovery)
+    }
+
+    #[test]
+    fn a_port_is_refused_where_pools_have_their_own() {
+        let refused = plan("service-discovery-pool = \"llama\"\nservice-discovery-port = 8000").unwrap_err();
+        assert!(refused.to_string().contains("targetPorts"), "{refused}");
     }
 
     #[test]

@@ -178,8 +178,12 @@ fn declares_json(headers: &HeaderMap) -> bool {
 /// Whether a body with this start is an upload by its content type, and may be a JSON object. Engines ignore a content encoding
 /// that they do not know, so only the bytes count.
 pub(crate) fn is_disguised_json(start: &[u8]) -> bool {
-    let is_short = start.len() < ENCODING_BYTES;
-    !start.is_empty() && (is_short || begins_object(start) != Some(false))
+    !start.is_empty() && is_object_start(start) != Some(false)
+}
+
+/// Whether a body with this start begins like a JSON object; `None` if too little has come.
+pub(crate) fn is_object_start(start: &[u8]) -> Option<bool> {
+    begins_object(start).filter(|_| start.len() >= ENCODING_BYTES)
 }
 
 /// Reads as much of an upload as tells whether it begins like a JSON object: nearly always its first chunk.
@@ -190,8 +194,7 @@ async fn read_start(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<
     {
         let so_far = start.take().filter(|start| !start.is_empty());
         let so_far = so_far.map_or(chunk.clone(), |so_far| Bytes::from([so_far, chunk].concat()));
-        let is_known = so_far.len() >= ENCODING_BYTES && begins_object(&so_far).is_some();
-        let is_enough = is_known || so_far.len() >= FIRST_PART_BYTES;
+        let is_enough = is_object_start(&so_far).is_some() || so_far.len() >= FIRST_PART_BYTES;
         start = Some(so_far);
         if is_enough {
             break;

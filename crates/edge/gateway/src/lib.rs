@@ -124,7 +124,7 @@ pub use matching::ModelMatching;
 pub use metrics::Reload;
 pub use peer_transport::{PeerTransport, TrafficCounts, TransportStats};
 pub use pick::{HeaderChanges, Pick, ResponseSight};
-pub use pick_intake::{BodyNeed, PickHead, PickIntake, Refusal};
+pub use pick_intake::{BodyNeed, MessageMemory, PickHead, PickIntake, Refusal};
 pub use response_reader::ResponseReader;
 pub use response_report::{PickReport, ResponseReport};
 pub use server::serve;

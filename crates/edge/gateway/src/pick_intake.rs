@@ -66,9 +66,30 @@ pub enum BodyNeed {
     Start,
 }
 
+/// What is known from the first parts of a body that is an upload by its content type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UploadStart {
+    /// It may be a JSON object: too little has come.
+    Unknown,
+    /// It begins like a JSON object.
+    Object,
+    /// It does not.
+    Other,
+}
+
 /// Parts of a body that tell whether it begins like a JSON object. Of one that begins with as many parts of space, that is
 /// not known.
 const STARTING_PARTS: usize = 8;
+
+impl UploadStart {
+    fn of(start: &[u8]) -> UploadStart {
+        match intake::is_object_start(start) {
+            None => UploadStart::Unknown,
+            Some(true) => UploadStart::Object,
+            Some(false) => UploadStart::Other,
+        }
+    }
+}
 
 /// A refused request, and the response that its client gets.
 #[derive(Clone, Debug)]
@@ -94,6 +115,28 @@ impl Refusal {
     }
 }
 
+/// The memory of a proxy's messages, counted with the bodies (`max-buffered-bytes`): a message may be as large as one.
+/// Dropping it gives the bytes back.
+pub struct MessageMemory {
+    gateway: Arc<Gateway>,
+    budget: BodyBudget,
+}
+
+impl MessageMemory {
+    /// Counts bytes as they arrive.
+    pub fn reserve(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.budget.reserve(bytes).map_err(|error| {
+            report_refusal(&self.gateway, &error, &HeaderValue::from_static("-"));
+            Refusal { error, format: ErrorFormat::of_path("") }
+        })
+    }
+
+    /// Gives the counted bytes back.
+    pub fn release(&mut self) {
+        self.budget.release();
+    }
+}
+
 /// A request on its way in.
 pub struct PickIntake {
     gateway: Arc<Gateway>,
@@ -103,8 +146,10 @@ pub struct PickIntake {
     api: Api,
     received: Micros,
     parts: Vec<Bytes>,
-    /// Whether an upload by its content type may be a JSON object.
-    is_disguised: bool,
+    /// Whether the body is JSON by its path and content type.
+    is_declared: bool,
+    /// What the start of an upload says about it.
+    start: UploadStart,
     bytes: usize,
     budget: BodyBudget,
     deadline: BodyDeadline,
@@ -122,6 +167,12 @@ impl Gateway {
         self.config().body_bytes_max
     }
 
+    /// Memory for the messages of one stream of a proxy.
+    pub fn message_memory(self: &Arc<Gateway>) -> MessageMemory {
+        let budget = self.body_memory.share(&self.config(), None);
+        MessageMemory { gateway: Arc::clone(self), budget }
+    }
+
     /// Begins to choose a worker for a request that another proxy forwards. `drain` tells whether a shutdown aborts
     /// requests.
     pub fn begin_pick(self: &Arc<Gateway>, head: PickHead, drain: &Drain) -> PickIntake {
@@ -130,8 +181,10 @@ impl Gateway {
         let authenticated = self.authenticate(&head.headers);
         let is_authenticated = authenticated.is_ok();
         let tenant = authenticated.ok().flatten();
+        let api = Api::of_path(path);
         PickIntake {
-            api: Api::of_path(path),
+            is_declared: intake::is_json(&head.method, api, &head.headers),
+            api,
             budget: self.body_memory.share(&config, tenant.as_deref()),
             received: self.now(),
             gateway: Arc::clone(self),
@@ -142,7 +195,7 @@ impl Gateway {
             config,
             head,
             parts: Vec::new(),
-            is_disguised: false,
+            start: UploadStart::Unknown,
             bytes: 0,
             drain: drain.clone(),
         }
@@ -152,8 +205,7 @@ impl Gateway {
 impl PickIntake {
     /// How much of the body is needed, by the parts that have arrived.
     pub fn need(&self) -> BodyNeed {
-        let is_declared = intake::is_json(&self.head.method, self.api, &self.head.headers);
-        match is_declared || self.is_disguised || self.parts.is_empty() {
+        match self.is_declared || self.start != UploadStart::Other || self.parts.is_empty() {
             true => BodyNeed::Whole,
             false => BodyNeed::Start,
         }
@@ -215,9 +267,9 @@ impl PickIntake {
         }
         if !part.is_empty() {
             self.parts.push(part);
-            if self.parts.len() <= STARTING_PARTS {
-                let start = joined(self.parts.clone());
-                self.is_disguised = intake::is_disguised_json(&start);
+            let is_open = !self.is_declared && self.start == UploadStart::Unknown;
+            if is_open && self.parts.len() <= STARTING_PARTS {
+                self.start = UploadStart::of(&joined(self.parts.clone()));
             }
         }
         Ok(())
@@ -452,7 +504,21 @@ mod tests {
             assert_eq!(intake.need(), BodyNeed::Whole, "nothing has come yet");
             intake.push(Bytes::from_static(part)).unwrap();
             assert_eq!(intake.need(), need);
+            assert_ne!(intake.start, UploadStart::Unknown, "the first part tells, and is looked at once");
             assert_eq!(intake.parse(None).await.unwrap().0.model.as_deref(), Some("m"));
+        }
+    }
+
+    #[test]
+    fn the_start_of_an_upload_is_known_once_a_character_has_come() {
+        for (start, expected) in [
+            (&b""[..], UploadStart::Unknown),
+            (b" {", UploadStart::Unknown),
+            (b"     ", UploadStart::Unknown),
+            (b"     {", UploadStart::Object),
+            (b"RIFF", UploadStart::Other),
+        ] {
+            assert_eq!(UploadStart::of(start), expected, "{start:?}");
         }
     }
 

@@ -8,6 +8,9 @@
 //!
 //! A filter that streams a body forwards the headers first, so the choice cannot wait for the prompt.
 //!
+//! Messages with a part of a request's body count as memory of that request, all others as memory of the stream
+//! ([`Messages`]).
+//!
 //! The picker then leaves, or reads the response in the same stream. A refusal is an immediate response.
 
 use std::net::IpAddr;
@@ -35,6 +38,9 @@ const TEST_SELECTION: &str = "test-epp-endpoint-selection";
 
 /// Bytes of a body in one message. Envoy's API recommends at most 64 KiB.
 const PART_BYTES_MAX: usize = 62 << 10;
+
+/// Bytes of a message beside the body that it carries: headers, metadata and attributes.
+pub(crate) const BYTES_BESIDE_BODY: usize = 1 << 20;
 
 /// How the body of a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +102,11 @@ impl Exchange {
     pub(crate) async fn run(mut self) {
         match self.process().await {
             Ok(()) => self.replies.finish(Status::Ok, ""),
+            Err(StreamError::NoMemory(refusal)) => {
+                // Whether the proxy takes the refusal or has gone, the stream ends.
+                _ = self.refuse(&refusal.response(), refusal.code()).await;
+                self.replies.finish(Status::Ok, "");
+            }
             Err(error) => {
                 tracing::debug!(%error, "stream of a proxy ended with an error");
                 self.replies.fail(&error);
@@ -104,8 +115,10 @@ impl Exchange {
     }
 
     async fn process(&mut self) -> Result<(), StreamError> {
-        let Some(first) = self.messages.next().await? else { return Ok(()) };
+        let Some(first) = self.messages.first().await? else { return Ok(()) };
         let first = ProcessingRequest::decode(&first)?;
+        let body_bytes_max = self.picker.gateway.body_bytes_max();
+        self.messages.allow_bytes(body_bytes_max.saturating_add(BYTES_BESIDE_BODY));
         if first.is_observing {
             return observation::observe(&self.picker, self.proxy, first, &mut self.messages).await;
         }
@@ -202,15 +215,26 @@ impl Exchange {
     /// Reads the next part of the request's body into the intake, and returns how the body ends if it does; `None` if the
     /// client has left. Memory is counted as bytes arrive.
     async fn read_part(&mut self, intake: &mut PickIntake) -> Result<Option<Option<BodyEnd>>, NoPart> {
-        let reserve = |bytes: usize| intake.reserve(bytes).map_err(NoPart::Refused);
-        let Some((part, end)) = next_part(&mut self.messages, reserve).await? else { return Ok(None) };
+        let mut reserve = |bytes: usize| intake.reserve(bytes).map_err(NoPart::Refused);
+        let (part, end) = loop {
+            let message = self.messages.next_counted(&mut reserve).await?;
+            let Some(message) = message else { return Ok(None) };
+            if let Some(part) = part_of(&message)? {
+                break part;
+            }
+        };
         intake.push(part).map_err(NoPart::Refused)?;
         Ok(Some(end))
     }
 
     /// The next part of the request's body, and how the body ends if it does; `None` if the client has left.
     async fn next_part(&mut self) -> Result<Option<(Bytes, Option<BodyEnd>)>, StreamError> {
-        next_part(&mut self.messages, |_| Ok(())).await
+        while let Some(message) = self.messages.next().await? {
+            if let Some(part) = part_of(&message)? {
+                return Ok(Some(part));
+            }
+        }
+        Ok(None)
     }
 
     /// Chooses by the headers, and lets the body pass. The stream ends after the body: Envoy 1.40 can lose parts of a body that
@@ -391,21 +415,15 @@ impl Exchange {
     }
 }
 
-/// The next part of a request's body, and how the body ends if it does; `None` if the client has left.
-async fn next_part<E: From<StreamError>>(
-    messages: &mut Messages,
-    mut count: impl FnMut(usize) -> Result<(), E>,
-) -> Result<Option<(Bytes, Option<BodyEnd>)>, E> {
-    while let Some(message) = messages.next_counted(&mut count).await? {
-        match ProcessingRequest::decode(&message).map_err(StreamError::from)?.event {
-            Some(Event::RequestBody(BodyPart { bytes, is_end })) => {
-                return Ok(Some((bytes, is_end.then_some(BodyEnd::Body))));
-            }
-            Some(Event::RequestTrailers) => return Ok(Some((Bytes::new(), Some(BodyEnd::Trailers)))),
-            _ => {}
+/// The part of a request's body in a message, and how the body ends if it does.
+fn part_of(message: &Bytes) -> Result<Option<(Bytes, Option<BodyEnd>)>, StreamError> {
+    Ok(match ProcessingRequest::decode(message)?.event {
+        Some(Event::RequestBody(BodyPart { bytes, is_end })) => {
+            Some((bytes, is_end.then_some(BodyEnd::Body)))
         }
-    }
-    Ok(None)
+        Some(Event::RequestTrailers) => Some((Bytes::new(), Some(BodyEnd::Trailers))),
+        _ => None,
+    })
 }
 
 /// A response that says which setting of the proxy is wrong.

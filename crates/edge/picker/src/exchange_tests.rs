@@ -218,19 +218,24 @@ async fn a_client_that_leaves_in_the_middle_of_a_waiting_upload_frees_its_place(
     }
 }
 
+fn little_memory() -> warmroute_gateway::Config {
+    warmroute_gateway::Config { body_bytes_max: 100_000, bodies_bytes_max: 100_000, ..Default::default() }
+}
+
+/// Bytes of bodies and of messages that are not whole.
+fn counted_bytes(fixture: &Fixture) -> u64 {
+    let text = fixture.gateway.metrics_text();
+    let line = text.lines().find_map(|line| line.strip_prefix("warmroute_body_bytes ")).unwrap();
+    line.parse().unwrap()
+}
+
 #[tokio::test]
 async fn a_message_counts_as_memory_before_it_is_whole() {
-    let settings = warmroute_gateway::Config {
-        body_bytes_max: 100_000,
-        bodies_bytes_max: 100_000,
-        ..Default::default()
-    };
-    let fixture = Fixture::with(&[WORKER], Config::default(), settings).await;
+    let fixture = Fixture::with(&[WORKER], Config::default(), little_memory()).await;
     for mode in [BUFFERED, DUPLEX] {
         let mut first = fixture.ask(Some(mode), &POST).await;
         first.send_start(90_000, &[0; 60_000]);
-        let is_counted = || !fixture.gateway.metrics_text().contains("warmroute_body_bytes 0\n");
-        fixture.wait_until(is_counted, "the first body counts").await;
+        fixture.wait_until(|| counted_bytes(&fixture) >= 60_000, "the first body counts").await;
         let mut second = fixture.ask(Some(mode), &POST).await;
         second.send_start(90_000, &[0; 60_000]);
         if mode == BUFFERED {
@@ -239,8 +244,53 @@ async fn a_message_counts_as_memory_before_it_is_whole() {
         let (status, _, body) = second.reply().await.immediate();
         assert_eq!(status, 503, "{body}");
         first.reset();
-        fixture.wait_until(|| !is_counted(), "the memory is free again").await;
+        fixture.wait_until(|| counted_bytes(&fixture) == 0, "the memory is free again").await;
     }
+}
+
+/// First messages, parts of a body that passes, and parts of a response.
+#[tokio::test]
+async fn messages_without_a_kept_body_count_as_memory_too() {
+    let fixture = Fixture::with(&[WORKER], stream_feedback(), little_memory()).await;
+    for sent_before in 0..3 {
+        let open = async || {
+            let mut call = fixture.proxy().await.call().await;
+            if sent_before > 0 {
+                let request_mode = if sent_before == 1 { STREAMED } else { NONE };
+                call.request_headers(Some((request_mode, STREAMED)), &POST, false);
+                assert_eq!(call.reply().await.destination(), "10.0.0.1:8000");
+            }
+            if sent_before == 2 {
+                call.response_headers(&EVENTS, None);
+                assert_eq!(call.reply().await.phase(), RESPONSE_HEADERS);
+            }
+            call
+        };
+        let mut first = open().await;
+        first.send_start(90_000, &[0; 60_000]);
+        fixture.wait_until(|| counted_bytes(&fixture) >= 50_000, "the first message counts").await;
+        let mut second = open().await;
+        second.send_start(90_000, &[0; 60_000]);
+        let (status, _, body) = second.reply().await.immediate();
+        assert_eq!(status, 503, "{body}");
+        assert_eq!(second.status().await, OK);
+        first.reset();
+        fixture.wait_until(|| counted_bytes(&fixture) == 0, "the memory is free again").await;
+    }
+}
+
+#[tokio::test]
+async fn parts_of_a_long_response_do_not_add_up() {
+    let fixture = Fixture::with(&[WORKER], stream_feedback(), little_memory()).await;
+    let mut call = followed(&fixture, STREAMED).await;
+    call.response_headers(&EVENTS, None);
+    call.reply().await;
+    for turn in 0..5 {
+        call.response_body(&[b' '; 60_000], turn == 4);
+        assert_eq!(call.reply().await.phase(), RESPONSE_BODY, "300,000 bytes pass in memory for 100,000");
+    }
+    assert_eq!(call.status().await, OK);
+    assert_eq!(counted_bytes(&fixture), 0);
 }
 
 fn subset(value: impl FnOnce(&mut MessageWriter)) -> Vec<u8> {
@@ -306,9 +356,9 @@ async fn headers_of_conformance_tests_are_obeyed_only_if_asked_for() {
     for conformance_headers in [ConformanceHeaders::On, ConformanceHeaders::Off] {
         let fixture = Fixture::start(&workers, Config { conformance_headers, ..stream_feedback() }).await;
         let (mut chosen, mut named) = (Vec::new(), Vec::new());
-        for _ in 0..4 {
+        for selection in ["10.9.9.9, 10.0.0.2:8000", "10.0.0.2", "10.0.0.2:8000", "10.9.9.9,10.0.0.2"] {
             let mut head = POST.to_vec();
-            head.push(("test-epp-endpoint-selection", "10.9.9.9, 10.0.0.2:8000"));
+            head.push(("test-epp-endpoint-selection", selection));
             let mut call = fixture.proxy().await.call().await;
             call.request_headers(Some((NONE, STREAMED)), &head, false);
             chosen.push(call.reply().await.destination());

@@ -5,18 +5,30 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
+use tokio::time::{Instant, timeout, timeout_at};
+use warmroute_gateway::{MessageMemory, Refusal};
 
 /// Bytes before a message.
 const PREFIX_BYTES: usize = 5;
 
 /// A body up to this size is sent in the frame of its message.
 const COPIED_BYTES_MAX: usize = 1 << 10;
+
+/// Room that is made for a message before its bytes come. Longer ones get more as they arrive: their sender may stop.
+const ROOM_BYTES: usize = 128 << 10;
+
+/// Time for the first message of a stream. Proxies open a stream to send it.
+const FIRST_MESSAGE_TIME: Duration = Duration::from_secs(10);
+
+/// Time for the rest of a message that has begun to arrive.
+const MESSAGE_TIME: Duration = Duration::from_secs(60);
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -27,6 +39,7 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub(crate) enum Status {
     Ok = 0,
     InvalidArgument = 3,
+    DeadlineExceeded = 4,
     NotFound = 5,
     ResourceExhausted = 8,
     Unimplemented = 12,
@@ -40,12 +53,18 @@ pub(crate) enum StreamError {
     Transport(#[from] h2::Error),
     #[error("the stream is closed")]
     Closed,
-    #[error("a message of {bytes} bytes is larger than the limit of {bytes_max}; raise max-payload-size")]
+    #[error(
+        "a message of {bytes} bytes is larger than the limit of {bytes_max}; max-payload-size limits those with a body"
+    )]
     TooLarge { bytes: usize, bytes_max: usize },
     #[error("compressed messages are not supported")]
     Compressed,
     #[error("the stream ends within a message")]
     Truncated,
+    #[error("a message did not arrive in time")]
+    Slow,
+    #[error("there is no memory for a message; raise max-buffered-bytes")]
+    NoMemory(Box<Refusal>),
     #[error(transparent)]
     Message(#[from] warmroute_protobuf::BadMessage),
 }
@@ -55,7 +74,8 @@ impl StreamError {
     pub(crate) fn status(&self) -> Option<Status> {
         match self {
             StreamError::Transport(_) | StreamError::Closed => None,
-            StreamError::TooLarge { .. } => Some(Status::ResourceExhausted),
+            StreamError::TooLarge { .. } | StreamError::NoMemory(_) => Some(Status::ResourceExhausted),
+            StreamError::Slow => Some(Status::DeadlineExceeded),
             StreamError::Compressed => Some(Status::Unimplemented),
             StreamError::Truncated | StreamError::Message(_) => Some(Status::InvalidArgument),
         }
@@ -99,9 +119,10 @@ impl MessageDecoder {
             message.advance(PREFIX_BYTES);
             return Ok(Some(message));
         }
-        // Room for the rest, so that it is copied once.
+        // Room for the rest, so that most messages are copied once.
+        let (rest, room) = (whole - self.partial.len(), held.len().max(ROOM_BYTES));
         let frame = std::mem::take(&mut self.frame);
-        self.partial.reserve(whole.saturating_sub(self.partial.len()));
+        self.partial.reserve(rest.min(room));
         self.partial.extend_from_slice(&frame);
         Ok(None)
     }
@@ -118,46 +139,103 @@ impl MessageDecoder {
 
     /// Whether a message has begun and is not whole.
     pub(crate) fn is_within_message(&self) -> bool {
-        !self.frame.is_empty() || !self.partial.is_empty()
+        self.held() > 0
+    }
+
+    /// Bytes of messages that were not taken.
+    fn held(&self) -> usize {
+        self.frame.len() + self.partial.len()
     }
 }
 
-/// The messages of the other side.
+/// The messages of the other side. What waits for its rest counts as memory, and has to arrive in time.
 pub(crate) struct Messages {
     stream: RecvStream,
     decoder: MessageDecoder,
     /// Frames that were read ahead. The other side does not know yet that they were read.
     ahead: VecDeque<Bytes>,
+    memory: MessageMemory,
+    /// Bytes that `memory` has counted.
+    counted: usize,
+    /// Since when the rest of a message is awaited.
+    awaited: Option<Instant>,
 }
 
 impl Messages {
-    pub(crate) fn new(stream: RecvStream, bytes_max: usize) -> Messages {
-        Messages { stream, decoder: MessageDecoder::new(bytes_max), ahead: VecDeque::new() }
+    /// `bytes_max`: largest first message.
+    pub(crate) fn new(stream: RecvStream, bytes_max: usize, memory: MessageMemory) -> Messages {
+        let decoder = MessageDecoder::new(bytes_max);
+        Messages { stream, decoder, ahead: VecDeque::new(), memory, counted: 0, awaited: None }
     }
 
-    /// The next message; `None` at the end. Dropping the future loses nothing.
+    /// The first message; `None` if there is none.
+    pub(crate) async fn first(&mut self) -> Result<Option<Bytes>, StreamError> {
+        timeout(FIRST_MESSAGE_TIME, self.next()).await.unwrap_or(Err(StreamError::Slow))
+    }
+
+    /// Allows messages of this size from now on.
+    pub(crate) fn allow_bytes(&mut self, bytes_max: usize) {
+        self.decoder.bytes_max = bytes_max;
+    }
+
+    /// The next message; `None` at the end. Dropping the future loses nothing. The memory of the last message is free again. A
+    /// message that comes in one frame is not counted: headers and events pass while bodies use up the memory.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
-        self.next_counted(|_| Ok(())).await
+        if self.awaited.is_none() && self.counted > 0 {
+            self.memory.release();
+            self.counted = 0;
+        }
+        loop {
+            if let Some(message) = self.take_message()? {
+                return Ok(Some(message));
+            }
+            let more = self.decoder.held() - self.counted;
+            if more > 0 {
+                self.counted += more;
+                self.memory.reserve(more).map_err(|refusal| StreamError::NoMemory(Box::new(refusal)))?;
+            }
+            match self.frame_in_time().await? {
+                Some(bytes) => self.decoder.push(bytes),
+                None => return Ok(None),
+            }
+        }
     }
 
-    /// The next message, whose bytes are counted as they arrive: a message may be as large as a body.
+    /// The next message, whose bytes somebody else counts as they arrive.
     pub(crate) async fn next_counted<E: From<StreamError>>(
         &mut self,
         mut count: impl FnMut(usize) -> Result<(), E>,
     ) -> Result<Option<Bytes>, E> {
         loop {
-            if let Some(message) = self.decoder.next()? {
+            if let Some(message) = self.take_message()? {
                 return Ok(Some(message));
             }
-            match self.frame().await? {
+            match self.frame_in_time().await? {
                 Some(bytes) => {
                     count(bytes.len())?;
                     self.decoder.push(bytes);
                 }
-                None if self.decoder.is_within_message() => return Err(StreamError::Truncated.into()),
                 None => return Ok(None),
             }
         }
+    }
+
+    fn take_message(&mut self) -> Result<Option<Bytes>, StreamError> {
+        let message = self.decoder.next()?;
+        if message.is_some() {
+            self.awaited = None;
+        }
+        Ok(message)
+    }
+
+    /// The next frame; `None` at the end. The rest of a message has to come in time.
+    async fn frame_in_time(&mut self) -> Result<Option<Bytes>, StreamError> {
+        if !self.decoder.is_within_message() {
+            return self.frame().await;
+        }
+        let due = *self.awaited.get_or_insert_with(Instant::now) + MESSAGE_TIME;
+        let frame = timeout_at(due, self.frame()).await.map_err(|_| StreamError::Slow)??;
+        frame.map(Some).ok_or(StreamError::Truncated)
     }
 
     async fn frame(&mut self) -> Result<Option<Bytes>, StreamError> {
@@ -291,6 +369,14 @@ mod tests {
         let bytes: Vec<&[u8]> = stream.chunks(1).collect();
         assert_eq!(decoded(&bytes), (expected, false));
         assert!(decoded(&[&stream[..20]]).1, "a message has begun");
+    }
+
+    #[test]
+    fn a_message_takes_the_memory_of_what_has_arrived_not_of_what_is_announced() {
+        let mut decoder = MessageDecoder::new(1 << 30);
+        decoder.push(Bytes::from_static(&[0, 0x30, 0, 0, 0, 1, 2, 3]));
+        assert_eq!(decoder.next().unwrap(), None);
+        assert!(decoder.partial.capacity() <= 2 * ROOM_BYTES, "{}", decoder.partial.capacity());
     }
 
     #[test]

@@ -20,7 +20,7 @@ const NOT_SERVING: u64 = 2;
 
 /// Answers `Check`.
 pub(crate) async fn check(picker: &Picker, mut messages: Messages, mut replies: Replies) {
-    let checked = match messages.next().await {
+    let checked = match messages.first().await {
         Ok(message) => {
             let is_ready = picker.gateway.are_workers_known() && !picker.drain.has_begun();
             status_of(&message.unwrap_or_default(), is_ready)

@@ -3,12 +3,15 @@
 //! | its case | here |
 //! |---|---|
 //! | least loaded pod; adapter affinity; nothing shed by default when all are saturated; no model | this file |
-//! | response JSON in several chunks, invalid JSON, empty last chunk; usage of events across chunks | this file |
-//! | invalid JSON; no pods; subsets; GET; body cut within the model's name; model rewritten; bodies that are not JSON | `exchange_tests` |
+//! | the best pod of a subset; the only one of a subset, under load; control headers | this file |
+//! | response JSON in several chunks, invalid JSON, empty last chunk; usage of events across chunks, or with their end in one | this file |
+//! | a stream by the request only, or by the response only | this file |
+//! | invalid JSON; no pods; empty subsets; GET; body cut within the model's name; model rewritten; bodies that are not JSON | `exchange_tests` |
 //! | health while draining, unknown service | `health`, `server_tests` |
 //!
 //! Two cases differ on purpose: a request without a model goes to a worker, whose engine answers (there: 400), and an alias
-//! is replaced in the request only (there: also in the response, by a custom resource).
+//! is replaced in the request only (there: also in the response, by a custom resource). Its custom resources, objectives and
+//! rewrites of models, are not read, so a model is never missing among objectives.
 
 use std::sync::Arc;
 
@@ -16,6 +19,7 @@ use warmroute_fleet::{ModelCard, Models};
 use warmroute_router::Change;
 use warmroute_types::LoadReport;
 
+use crate::request::tests::metadata;
 use crate::test_client::{Call, Fixture};
 use crate::{Config, Feedback};
 
@@ -50,6 +54,41 @@ async fn the_least_loaded_worker_is_chosen() {
         report(&fixture, worker, waiting, 0.2);
     }
     assert_eq!(chosen(&fixture, "m").await, "10.0.0.2:8000");
+}
+
+#[tokio::test]
+async fn the_least_loaded_worker_of_a_subset_is_chosen() {
+    let fixture = Fixture::start(&WORKERS, Config::default()).await;
+    for (worker, waiting) in [(0, 30), (1, 0), (2, 10)] {
+        report(&fixture, worker, waiting, 0.2);
+    }
+    for (allowed, expected) in [
+        ("10.0.0.1:8000,10.0.0.2:8000,10.0.0.3:8000", "10.0.0.2:8000"),
+        ("10.0.0.1:8000,10.0.0.3:8000", "10.0.0.3:8000"),
+        ("10.0.0.1:8000", "10.0.0.1:8000"),
+    ] {
+        let (namespace, key) = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset");
+        let subset = metadata(namespace, key, |value| value.bytes(3, allowed.as_bytes()));
+        let mut call = fixture.proxy().await.call().await;
+        call.request_headers_with(Some((DUPLEX, 0)), &POST, false, &subset);
+        call.request_body(REQUEST, true);
+        assert_eq!(call.reply().await.destination(), expected, "{allowed}");
+    }
+}
+
+/// They choose among custom resources that are not read.
+#[tokio::test]
+async fn control_headers_of_the_other_picker_change_nothing() {
+    let fixture = Fixture::start(&WORKERS[..1], Config::default()).await;
+    let mut head = POST.to_vec();
+    for name in ["x-llm-d-inference-objective", "x-gateway-inference-objective", "x-llm-d-model-name-rewrite"]
+    {
+        head.push((name, "sheddable"));
+    }
+    let mut call = fixture.ask(Some(DUPLEX), &head).await;
+    call.request_body(REQUEST, true);
+    assert_eq!(call.reply().await.destination(), "10.0.0.1:8000");
+    assert_eq!(call.reply().await.body(REQUEST_BODY), (REQUEST.to_vec(), true), "the model is the same");
 }
 
 #[tokio::test]
@@ -95,14 +134,19 @@ async fn a_request_without_a_model_goes_to_a_worker_whose_engine_answers() {
     assert!(reply.destination().ends_with(":8000"));
 }
 
+const REQUEST: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
+const STREAMING: &[u8] = br#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
+
+/// A request, the content type of its response, and the response's chunks.
+type Case<'a> = (&'a [u8], &'a str, &'a [&'a [u8]]);
+
 /// The response of a picked request, in these chunks, with trailers or without, byte for byte.
-async fn passes(fixture: &Fixture, kind: &str, chunks: &[&[u8]], has_trailers: bool) {
+async fn passes(fixture: &Fixture, request: &[u8], kind: &str, chunks: &[&[u8]], has_trailers: bool) {
     let mut call = fixture.proxy().await.call().await;
     call.request_headers(Some((DUPLEX, DUPLEX)), &POST, false);
-    let body = br#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
-    call.request_body(body, true);
+    call.request_body(request, true);
     call.reply().await.destination();
-    assert_eq!(call.reply().await.body(REQUEST_BODY), (body.to_vec(), true));
+    assert_eq!(call.reply().await.body(REQUEST_BODY), (request.to_vec(), true));
     call.response_headers(&[(":status", "200"), ("content-type", kind)], None);
     call.reply().await;
     for (i, chunk) in chunks.iter().enumerate() {
@@ -129,22 +173,27 @@ async fn responses_pass_unchanged_however_they_are_cut_and_their_usage_is_counte
     let usage =
         br#""usage":{"prompt_tokens":7,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0}}}"#;
     let (start, end) = usage.split_at(30);
+    let events = "text/event-stream";
+    let event = [b"data: {".as_slice(), start].concat();
+    let last = [b"data: {".as_slice(), usage, b"\n\ndata: [DONE]\n\n"].concat();
+    let cases: [Case<'_>; 7] = [
+        (REQUEST, json, &[br#"{"choices":[],"#, start, end]),
+        (REQUEST, json, &[br#"{"choices":[],"#, usage, b""]),
+        (REQUEST, json, &[b"{ not JSON", b"at all"]),
+        (STREAMING, events, &[b"data: {}\n\n", &event, end, b"\n\ndata: [DONE]\n\n"]),
+        (STREAMING, events, &[b"data: {}\n\n", &last]),
+        // A stream by the response only, and by the request only.
+        (REQUEST, events, &[b"data: {}\n\n", &last]),
+        (STREAMING, json, &[br#"{"choices":[],"#, usage]),
+    ];
     for has_trailers in [false, true] {
-        passes(&fixture, json, &[br#"{"choices":[],"#, start, end], has_trailers).await;
-        passes(&fixture, json, &[br#"{"choices":[],"#, usage, b""], has_trailers).await;
-        passes(&fixture, json, &[b"{ not JSON", b"at all"], has_trailers).await;
-        let event = [b"data: {".as_slice(), start].concat();
-        passes(
-            &fixture,
-            "text/event-stream",
-            &[b"data: {}\n\n", &event, end, b"\n\ndata: [DONE]\n\n"],
-            has_trailers,
-        )
-        .await;
+        for (request, kind, chunks) in cases {
+            passes(&fixture, request, kind, chunks, has_trailers).await;
+        }
     }
     let metrics = fixture.gateway.metrics_text();
     let counted = metrics.lines().find(|line| line.starts_with("warmroute_prompt_tokens_total{"));
-    assert!(counted.is_some_and(|line| line.ends_with(" 42")), "three of each four, twice: {counted:?}");
+    assert!(counted.is_some_and(|line| line.ends_with(" 84")), "six of each seven, twice: {counted:?}");
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use warmroute_gateway::{Drain, Drained, Gateway, Serving, accept_until_drained};
 use warmroute_wire::Acceptor;
 
 use crate::Config;
-use crate::exchange::Exchange;
+use crate::exchange::{BYTES_BESIDE_BODY, Exchange};
 use crate::grpc::{self, Messages, Replies, Status};
 use crate::health;
 use crate::peer_reports::follow_reports;
@@ -44,8 +44,8 @@ const RESET_STREAMS_MAX: usize = STREAMS_MAX as usize;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
-/// Bytes of a message beside the body that it carries: headers, metadata and attributes.
-const MESSAGE_BYTES_BESIDE_BODY: usize = 1 << 20;
+/// Largest question about health: it has the name of a service.
+const CHECK_BYTES_MAX: usize = 4 << 10;
 
 /// A peer that answers nothing for a minute is gone.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
@@ -166,13 +166,14 @@ async fn handle(
     respond: SendResponse<Bytes>,
 ) {
     let picker = &listening.picker;
-    let bytes_max = picker.gateway.body_bytes_max().saturating_add(MESSAGE_BYTES_BESIDE_BODY);
     let (head, body) = request.into_parts();
     let path = head.uri.path();
-    if !matches!(path, PROCESS | CHECK) {
-        return grpc::refuse(respond, Status::Unimplemented, "unknown method");
-    }
-    let messages = Messages::new(body, bytes_max);
+    let first_bytes_max = match path {
+        PROCESS => BYTES_BESIDE_BODY,
+        CHECK => CHECK_BYTES_MAX,
+        _ => return grpc::refuse(respond, Status::Unimplemented, "unknown method"),
+    };
+    let messages = Messages::new(body, first_bytes_max, picker.gateway.message_memory());
     // A caller that has gone needs no answer.
     let Ok(replies) = Replies::begin(respond) else { return };
     match path {

@@ -314,6 +314,11 @@ impl Call {
         }
     }
 
+    /// Waits until the picker has taken the stream.
+    pub(crate) async fn answer_begins(&mut self) {
+        self.begun().await;
+    }
+
     /// The next message; `None` at the end.
     pub(crate) async fn message(&mut self) -> Option<Bytes> {
         loop {

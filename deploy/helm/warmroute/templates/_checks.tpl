@@ -4,8 +4,16 @@
 {{- include "warmroute.checkPools" . }}
 {{- include "warmroute.checkScaling" . }}
 {{- include "warmroute.checkExtraArgs" . }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "warmroute.name" .)) }}
+{{- fail (printf "the release's name gives the Service %s: names of Services begin with a letter, and have no dots" (include "warmroute.name" .)) }}
+{{- end }}
 {{- if not (or .Values.service.enabled .Values.picker.enabled) }}
 {{- fail "service.enabled and picker.enabled are both false: neither clients nor proxies could reach the routers" }}
+{{- end }}
+{{- range .Values.extraVolumes }}
+{{- if has .name (list "config" "sharing" "api-keys" "worker-api-key" "admin-token" "tls") }}
+{{- fail (printf "extraVolumes: the chart has a volume named %s itself; use another name" .name) }}
+{{- end }}
 {{- end }}
 {{- if and .Values.discovery.allNamespaces .Values.discovery.namespaces }}
 {{- fail "discovery: set namespaces or allNamespaces, not both" }}

@@ -4,7 +4,7 @@
 
 {{- define "warmroute.selectorLabels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "warmroute.labels" -}}
@@ -30,6 +30,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- if and $d.allNamespaces (eq (first $set) "pool") }}
 {{- fail "discovery.allNamespaces: several namespaces may have a pool of one name; list the pools' namespaces in discovery.namespaces" }}
+{{- end }}
+{{- if and $d.port (eq (first $set) "pool") }}
+{{- fail "discovery.port has no effect with pools: workers listen on the targetPorts of their pool" }}
 {{- end }}
 {{- first $set }}
 {{- end }}
@@ -65,16 +68,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if ne $what "service" }}
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 {{- else }}
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 {{- end }}
 {{- if eq $what "pool" }}
 - apiGroups: [inference.networking.k8s.io]
   resources: [inferencepools]
-  verbs: [get, list, watch]
+  resourceNames: {{ include "warmroute.pools" . | splitList "," | toJson }}
+  verbs: [list, watch]
 {{- end }}
 {{- end }}
 
@@ -85,11 +89,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{- /* An address is quoted: `::` ends like a key. */}}
 {{- define "warmroute.ownArgs" -}}
 - serve
-- --host={{ if .Values.service.enabled }}0.0.0.0{{ else }}127.0.0.1{{ end }}
+- "--host={{ if .Values.service.enabled }}{{ .Values.listenAddress }}{{ else }}127.0.0.1{{ end }}"
 - --port=30000
-- --admin-host=0.0.0.0
+- "--admin-host={{ .Values.listenAddress }}"
 - --admin-port=29000
 - --drain-timeout-secs={{ int .Values.drainTimeoutSeconds }}
 - --wake-timeout-secs={{ int .Values.wakeTimeoutSeconds }}
@@ -103,7 +108,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $what := include "warmroute.discovery" $ }}
 {{- if eq $what "selector" }}
 {{- range $key, $value := .selector }}
-- --selector={{ $key }}={{ $value }}
+- {{ printf "--selector=%s=%s" $key $value | quote }}
 {{- end }}
 {{- else if eq $what "service" }}
 - --service-discovery-service={{ .service }}
@@ -121,6 +126,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 {{- with .Values.picker }}{{ if .enabled }}
+- "--picker-host={{ $.Values.listenAddress }}"
 - --picker-port={{ .port }}
 - --picker-feedback={{ .feedback }}
 - --picker-fallbacks={{ .fallbacks }}
@@ -131,7 +137,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.sharing.existingSecret }}
 - --share=mesh
 - --share-secret-file=/etc/warmroute/sharing/secret
-- --mesh-listen=0.0.0.0:7946
+- --mesh-listen={{ if contains ":" .Values.listenAddress }}[{{ .Values.listenAddress }}]{{ else }}{{ .Values.listenAddress }}{{ end }}:7946
 - --mesh-advertise=$(POD_IP):7946
 - --mesh-peers={{ include "warmroute.name" . }}-mesh:7946
 {{- end }}
@@ -154,12 +160,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "warmroute.secrets" -}}
 {{- $secrets := dict "sharing" .Values.sharing "api-keys" .Values.apiKeys "worker-api-key" .Values.workerApiKey "admin-token" .Values.adminToken "tls" .Values.tls }}
 {{- range $name, $value := $secrets }}{{ if $value.existingSecret }}
-{{ $name }}: {{ $value.existingSecret }}
+{{ $name }}: {{ $value.existingSecret | quote }}
 {{- end }}{{ end }}
+{{- end }}
+
+{{- /* Labels of this release's series in Prometheus: another release of the namespace may serve another model. The names of
+its pods have two more parts than the Deployment's, one more than the DaemonSet's, and one if they were cut to length. */}}
+{{- define "warmroute.ownSeries" -}}
+namespace={{ .Release.Namespace | quote }},pod=~"{{ include "warmroute.name" . }}-[a-z0-9]+(-[a-z0-9]+)?"
 {{- end }}
 
 {{- /* Requests in flight on all workers. Routers that share report the requests of all of them. */}}
 {{- define "warmroute.inFlight" -}}
-{{- $series := printf "warmroute_worker_requests_active{namespace=%q}" .Release.Namespace }}
+{{- $series := printf "warmroute_worker_requests_active{%s}" (include "warmroute.ownSeries" .) }}
 {{- if .Values.sharing.existingSecret }}sum(max by (worker) ({{ $series }})){{ else }}sum({{ $series }}){{ end }}
 {{- end }}

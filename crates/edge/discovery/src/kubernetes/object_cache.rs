@@ -20,7 +20,12 @@ pub(super) struct ObjectCache<T> {
     version: Option<String>,
     /// Objects of the pages of a list so far.
     pages: BTreeMap<ObjectKey, T>,
+    objects_max: usize,
 }
+
+/// More objects match than are kept.
+#[derive(Debug, PartialEq)]
+pub(super) struct TooMany;
 
 /// A page of a list.
 #[derive(Deserialize)]
@@ -59,15 +64,15 @@ pub(super) enum Event {
     Expired,
     /// The API server ended the watch with an error.
     Failed(String),
-}
-
-impl<T> Default for ObjectCache<T> {
-    fn default() -> ObjectCache<T> {
-        ObjectCache { objects: BTreeMap::new(), version: None, pages: BTreeMap::new() }
-    }
+    /// The object is one too many, and was left out: a list is needed.
+    TooMany,
 }
 
 impl<T: ApiObject> ObjectCache<T> {
+    pub fn new(objects_max: usize) -> ObjectCache<T> {
+        ObjectCache { objects: BTreeMap::new(), version: None, pages: BTreeMap::new(), objects_max }
+    }
+
     /// The objects, ordered by namespace and name.
     pub fn objects(&self) -> impl Iterator<Item = &T> {
         self.objects.values()
@@ -75,11 +80,6 @@ impl<T: ApiObject> ObjectCache<T> {
 
     pub fn len(&self) -> usize {
         self.objects.len()
-    }
-
-    /// Objects of an incomplete list so far.
-    pub fn pages_len(&self) -> usize {
-        self.pages.len()
     }
 
     /// The version from which to watch; `None`: a list is needed.
@@ -98,14 +98,18 @@ impl<T: ApiObject> ObjectCache<T> {
     }
 
     /// Adds a page of a list. Returns the token of the next page; `None`: the list is complete and replaces the set.
-    pub fn add_page(&mut self, page: Page<T>) -> Option<String> {
+    pub fn add_page(&mut self, page: Page<T>) -> Result<Option<String>, TooMany> {
         self.pages.extend(page.items.into_iter().map(|object| (key_of(object.metadata()), object)));
+        if self.pages.len() > self.objects_max {
+            self.pages.clear();
+            return Err(TooMany);
+        }
         if !page.metadata.next.is_empty() {
-            return Some(page.metadata.next);
+            return Ok(Some(page.metadata.next));
         }
         self.objects = std::mem::take(&mut self.pages);
         self.version = Some(page.metadata.resource_version);
-        None
+        Ok(None)
     }
 
     /// Applies a line of a watch.
@@ -123,6 +127,12 @@ impl<T: ApiObject> ObjectCache<T> {
         let (key, uid) = (key_of(object.metadata()), object.metadata().uid.clone());
         let version = object.metadata().resource_version.clone();
         let event = match line.kind.as_str() {
+            "ADDED" | "MODIFIED"
+                if self.objects.len() >= self.objects_max && !self.objects.contains_key(&key) =>
+            {
+                self.expire();
+                return Ok(Event::TooMany);
+            }
             "ADDED" | "MODIFIED" => self.put(key, object),
             // The pod of a StatefulSet is replaced by one of the same name: the end of the old one is no news.
             "DELETED" if self.objects.get(&key).is_some_and(|known| known.metadata().uid == uid) => {
@@ -185,32 +195,32 @@ mod tests {
 
     #[test]
     fn a_list_replaces_the_set_when_its_last_page_has_come() {
-        let mut cache = ObjectCache::default();
+        let mut cache = ObjectCache::new(3);
         cache.begin_list();
-        assert_eq!(cache.add_page(listed(&["a", "b"], "")), None);
+        assert_eq!(cache.add_page(listed(&["a", "b"], "")), Ok(None));
         assert_eq!((names(&cache), cache.version()), (vec!["a", "b"], Some("10")));
         cache.expire();
         cache.begin_list();
-        assert_eq!(cache.add_page(listed(&["b"], "more")).as_deref(), Some("more"));
+        assert_eq!(cache.add_page(listed(&["b"], "more")), Ok(Some("more".into())));
         assert_eq!(names(&cache), ["a", "b"], "half a list removes nothing");
         // The connection breaks, and the list starts again.
         cache.begin_list();
-        assert_eq!(cache.add_page(listed(&["c"], "")), None);
+        assert_eq!(cache.add_page(listed(&["c"], "")), Ok(None));
         assert_eq!(names(&cache), ["c"], "an object that vanished without an event is gone");
     }
 
     #[test]
     fn an_empty_list_may_be_null() {
-        let mut cache = ObjectCache::<Pod>::default();
+        let mut cache = ObjectCache::<Pod>::new(3);
         cache.begin_list();
         let page = serde_json::from_str(r#"{"metadata":{"resourceVersion":"3"},"items":null}"#).unwrap();
-        assert_eq!(cache.add_page(page), None);
+        assert_eq!(cache.add_page(page), Ok(None));
         assert_eq!((cache.len(), cache.version()), (0, Some("3")));
     }
 
     #[test]
     fn events_change_the_set_and_advance_the_version() {
-        let mut cache = ObjectCache::<Pod>::default();
+        let mut cache = ObjectCache::<Pod>::new(3);
         for (line, event, present, version) in [
             (line("ADDED", "a", "a1", 11), Event::Changed, &["a"][..], "11"),
             (line("ADDED", "a", "a1", 11), Event::Unchanged, &["a"], "11"),
@@ -228,8 +238,23 @@ mod tests {
     }
 
     #[test]
+    fn objects_beyond_the_limit_are_not_kept() {
+        let mut cache = ObjectCache::<Pod>::new(3);
+        for next in ["more", ""] {
+            cache.begin_list();
+            assert_eq!(cache.add_page(listed(&["a", "b", "c", "d"], next)), Err(TooMany), "{next:?}");
+        }
+        assert_eq!((cache.len(), cache.version()), (0, None));
+        cache.begin_list();
+        assert_eq!(cache.add_page(listed(&["a", "b", "c"], "")), Ok(None));
+        assert_eq!(cache.apply(&line("MODIFIED", "a", "a1", 11)).unwrap(), Event::Changed);
+        assert_eq!(cache.apply(&line("ADDED", "d", "d1", 12)).unwrap(), Event::TooMany);
+        assert_eq!((names(&cache), cache.version()), (vec!["a", "b", "c"], None), "a list says so");
+    }
+
+    #[test]
     fn an_expired_version_needs_a_list_and_keeps_the_objects() {
-        let mut cache = ObjectCache::<Pod>::default();
+        let mut cache = ObjectCache::<Pod>::new(3);
         cache.apply(&line("ADDED", "a", "a1", 11)).unwrap();
         // As a kube-apiserver sends it.
         let gone = br#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version: 11 (4711)","reason":"Expired","code":410}}"#;

@@ -121,6 +121,12 @@ pub(super) struct Endpoint {
     pub target_ref: Option<TargetRef>,
 }
 
+impl Endpoint {
+    pub(super) fn is_terminating(&self) -> bool {
+        self.conditions.terminating == Some(true)
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct EndpointConditions {

@@ -9,8 +9,9 @@
 //! Watches end silently: load balancers drop connections that were idle for minutes, and an API server may vanish without
 //! closing them. So a watch is asked to end after two minutes, bookmarks are requested, and a watch without a byte for
 //! longer than [`WatchTimings::idle_max`] is opened again, which costs nothing when no event was lost. A list every few
-//! minutes replaces the set, so that no lost event has a lasting effect. While watches are refused or break at once, the
-//! set is listed every [`WatchTimings::poll`] instead. While the API server is away the last set stands.
+//! minutes replaces the set, so that no lost event has a lasting effect; while such a list fails, watching goes on. While
+//! watches are refused or break at once, the set is listed every [`WatchTimings::poll`] instead. While the API server is
+//! away the last set stands.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use warmroute_types::{MAX_WORKERS, backoff};
 use warmroute_wire::{HttpClient, retry_after};
 
 use super::access::KubernetesAccess;
-use super::object_cache::{Event, ObjectCache, Page};
+use super::object_cache::{Event, ObjectCache, Page, TooMany};
 use super::objects::{ApiObject, Status};
 
 /// Objects in a page of a list. With their managed fields, 100 pods take a few megabytes.
@@ -81,12 +82,14 @@ pub(super) enum Failure {
     Unusable(String),
     #[error("the API server refuses the credentials (401): {0}")]
     Unauthorized(String),
-    #[error("a right is missing (403): {message}; a role needs get, list and watch on {plural}")]
+    #[error("a right is missing (403): {message}; a role needs list and watch on {plural}")]
     Forbidden { message: String, plural: &'static str },
     #[error("the API server has no {plural} (404): {message}")]
     Missing { message: String, plural: &'static str },
     #[error("the API server is busy ({status})")]
     Busy { status: StatusCode, retry_after: Option<Duration> },
+    #[error("more than {OBJECTS_MAX} {0} match")]
+    TooMany(&'static str),
     #[error("the API server answers {status}: {message}")]
     Other { status: StatusCode, message: String },
     #[error("the API server no longer has this version (410)")]
@@ -100,6 +103,14 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// How long the API server asks to be left alone.
+    fn retry_after(&self) -> Duration {
+        match self {
+            Failure::Busy { retry_after, .. } => retry_after.unwrap_or_default(),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// What to do about it.
     pub fn remedy(&self) -> &'static str {
         match self {
@@ -115,6 +126,7 @@ impl Failure {
             Failure::Unusable(_) => {
                 "check that the API server can be reached from here, at the address of the kubeconfig"
             }
+            Failure::TooMany(_) => "select fewer: add labels to the selector, or list namespaces",
             _ => "the API server fails: try again, and see its log",
         }
     }
@@ -136,6 +148,8 @@ pub(super) struct Reflector<T> {
     timings: WatchTimings,
     cache: ObjectCache<T>,
     listed: Option<Instant>,
+    /// Not listed again before, while the watch goes on: the last try failed.
+    postponed: Option<Instant>,
     stream: Option<WatchStream>,
     /// The set has changed since it was last returned.
     is_changed: bool,
@@ -143,12 +157,16 @@ pub(super) struct Reflector<T> {
     /// The last watch failed, and none has worked since.
     is_unwatched: bool,
     last_problem: String,
+    /// Why the list that is due failed.
+    list_problem: String,
 }
 
 /// An open watch.
 struct WatchStream {
     body: Incoming,
     opened: Instant,
+    /// When the last bytes came.
+    heard: Instant,
     /// The start of a line whose end has not arrived.
     partial: BytesMut,
     /// Keeps the connection open.
@@ -161,13 +179,15 @@ impl<T: ApiObject> Reflector<T> {
             access,
             watched,
             timings,
-            cache: ObjectCache::default(),
+            cache: ObjectCache::new(OBJECTS_MAX),
             listed: None,
+            postponed: None,
             stream: None,
             is_changed: false,
             failures: 0,
             is_unwatched: false,
             last_problem: String::new(),
+            list_problem: String::new(),
         }
     }
 
@@ -186,13 +206,13 @@ impl<T: ApiObject> Reflector<T> {
     pub(super) async fn step(&mut self) -> Result<(), Failure> {
         let is_polled = self.is_unwatched && self.stream.is_none();
         let every = if is_polled { self.timings.poll } else { self.timings.relist };
-        if self.until_list(every) == Duration::ZERO {
-            self.cache.expire();
-        }
         let Some(version) = self.cache.version().map(str::to_owned) else {
             self.stream = None;
             return self.list().await;
         };
+        if self.until_list(every) == Duration::ZERO {
+            return self.list_again().await;
+        }
         let watched = match self.stream.take() {
             Some(stream) => self.read(stream).await,
             None => self.open(&version).await,
@@ -203,7 +223,28 @@ impl<T: ApiObject> Reflector<T> {
 
     /// Time until the set is listed again, if it is listed so often.
     fn until_list(&self, every: Duration) -> Duration {
-        self.listed.map_or(Duration::ZERO, |listed| every.saturating_sub(listed.elapsed()))
+        let due = self.listed.map_or(Duration::ZERO, |listed| every.saturating_sub(listed.elapsed()));
+        self.postponed.map_or(due, |until| due.max(until.saturating_duration_since(Instant::now())))
+    }
+
+    /// Lists the set again. An API server that is too busy for it may still send events, so watching goes on if it fails.
+    async fn list_again(&mut self) -> Result<(), Failure> {
+        let stream = self.stream.take();
+        let failure = match self.list().await {
+            // The next watch begins where the list ends.
+            Ok(()) => return Ok(()),
+            Err(failure) if self.cache.version().is_none() => return Err(failure),
+            Err(failure) => failure,
+        };
+        let problem = failure.to_string();
+        if self.list_problem != problem {
+            tracing::warn!(kind = T::PLURAL, problem, "the list that is due failed; watching goes on");
+            self.list_problem = problem;
+        }
+        let pause = self.timings.poll.max(failure.retry_after().min(self.timings.relist));
+        self.postponed = Some(Instant::now() + pause);
+        self.stream = stream;
+        Ok(())
     }
 
     async fn list(&mut self) -> Result<(), Failure> {
@@ -218,16 +259,13 @@ impl<T: ApiObject> Reflector<T> {
             let body = self.get(&mut client, &query).await?;
             let page: Page<T> = serde_json::from_slice(&self.collect(body, PAGE_BYTES_MAX).await?)
                 .map_err(|error| Failure::Unusable(format!("the list cannot be read: {error}")))?;
-            next = self.cache.add_page(page);
-            if self.cache.pages_len() > OBJECTS_MAX {
-                let why = format!("more than {OBJECTS_MAX} {} match; select fewer", T::PLURAL);
-                return Err(Failure::Unusable(why));
-            }
+            next = self.cache.add_page(page).map_err(|TooMany| Failure::TooMany(T::PLURAL))?;
             if next.is_none() {
                 break;
             }
         }
-        self.listed = Some(Instant::now());
+        (self.listed, self.postponed) = (Some(Instant::now()), None);
+        self.list_problem.clear();
         self.is_changed = true;
         // A list without a watch is half of the work: an API server whose watches always fail is asked ever less often.
         if !self.is_unwatched {
@@ -245,8 +283,8 @@ impl<T: ApiObject> Reflector<T> {
             encoded(version)
         );
         let body = self.get(&mut client, &query).await?;
-        self.stream =
-            Some(WatchStream { body, opened: Instant::now(), partial: BytesMut::new(), _client: client });
+        let (opened, partial) = (Instant::now(), BytesMut::new());
+        self.stream = Some(WatchStream { body, opened, heard: opened, partial, _client: client });
         Ok(())
     }
 
@@ -254,11 +292,16 @@ impl<T: ApiObject> Reflector<T> {
     async fn read(&mut self, mut stream: WatchStream) -> Result<(), Failure> {
         let idle_max = self.timings.idle_max;
         let until_list = self.until_list(self.timings.relist);
-        let frame = match timeout(idle_max.min(until_list), stream.body.frame()).await {
+        let until_silent = idle_max.saturating_sub(stream.heard.elapsed());
+        let frame = match timeout(until_silent.min(until_list), stream.body.frame()).await {
             Ok(frame) => frame,
-            Err(_) if until_list <= idle_max => return Ok(()),
+            Err(_) if until_list < until_silent => {
+                self.stream = Some(stream);
+                return Ok(());
+            }
             Err(_) => return Err(Failure::Silent(idle_max)),
         };
+        stream.heard = Instant::now();
         let is_short = stream.opened.elapsed() < self.timings.short;
         let Some(frame) = frame else {
             // The API server ends each watch after the time that was asked for.
@@ -298,6 +341,7 @@ impl<T: ApiObject> Reflector<T> {
                 Ok(Event::Unchanged) => {}
                 Ok(Event::Expired) => return Err(Failure::Expired),
                 Ok(Event::Failed(why)) => return Err(Failure::Watch(why)),
+                Ok(Event::TooMany) => return Err(Failure::TooMany(T::PLURAL)),
                 Err(error) => {
                     // A list will tell what the line meant.
                     self.cache.expire();
@@ -387,11 +431,7 @@ impl<T: ApiObject> Reflector<T> {
         }
         let random = RandomState::new().hash_one(self.failures);
         let pause = backoff::pause(self.failures, self.timings.pause_max, random);
-        let asked = match failure {
-            Failure::Busy { retry_after, .. } => retry_after.unwrap_or_default().min(self.timings.pause_max),
-            _ => Duration::ZERO,
-        };
-        sleep(pause.max(asked)).await;
+        sleep(pause.max(failure.retry_after().min(self.timings.pause_max))).await;
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! The pod's UID is the identity of its workers: another pod that gets the same address is another worker.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -99,9 +99,12 @@ pub(super) struct UnusableObject {
 /// Objects that list workers.
 pub(super) trait ListsWorkers {
     fn workers(&self, defaults: &WorkerDefaults) -> Result<Vec<ListedWorker>, String>;
+
+    /// UIDs of pods that terminate, whatever other objects say about them.
+    fn leaving(&self) -> impl Iterator<Item = &str>;
 }
 
-/// The workers of all objects, each address once, and the objects that cannot be used.
+/// The workers of all objects, each address once and of each pod one address, and the objects that cannot be used.
 pub(super) fn worker_set<'a, T>(
     objects: impl Iterator<Item = &'a T>,
     defaults: &WorkerDefaults,
@@ -110,8 +113,9 @@ where
     T: ListsWorkers + super::objects::ApiObject + 'a,
 {
     let mut workers: BTreeMap<Address, ListedWorker> = BTreeMap::new();
-    let mut unusable = Vec::new();
+    let (mut unusable, mut leaving) = (Vec::new(), HashSet::new());
     for object in objects {
+        leaving.extend(object.leaving());
         match object.workers(defaults) {
             Ok(listed) => listed.into_iter().for_each(|worker| add(&mut workers, worker)),
             Err(why) => {
@@ -120,7 +124,24 @@ where
             }
         }
     }
-    (workers.into_values().collect(), unusable)
+    let mut workers: Vec<ListedWorker> = workers.into_values().collect();
+    workers.retain(|worker| worker.incarnation.as_deref().is_none_or(|uid| !leaving.contains(uid)));
+    keep_one_family(&mut workers);
+    (workers, unusable)
+}
+
+/// A Service with IPv4 and IPv6 has slices for both, and so each pod twice. The IPv4 one stays, ready or not: a pod that
+/// changed its address would be another worker.
+fn keep_one_family(workers: &mut Vec<ListedWorker>) {
+    let is_ipv6 = |worker: &ListedWorker| worker.address.url.contains('[');
+    // The same pod, port and rank.
+    let place = |worker: &ListedWorker| {
+        let port = worker.address.url.rsplit(':').next().map(str::to_owned);
+        worker.incarnation.clone().map(|uid| (uid, port, worker.address.rank))
+    };
+    let with_ipv4: HashSet<_> = workers.iter().filter(|worker| !is_ipv6(worker)).filter_map(place).collect();
+    workers
+        .retain(|worker| !is_ipv6(worker) || place(worker).is_none_or(|place| !with_ipv4.contains(&place)));
 }
 
 /// An endpoint may be in two slices for a moment, and two pods on one host may claim one port: the ready one counts.
@@ -148,12 +169,17 @@ impl ListsWorkers for Pod {
         let ports = ports_of(&self.metadata, &declared.collect::<Vec<_>>(), defaults)?;
         listed(&self.status.pod_ip, &ports, &self.metadata, defaults, readiness, &self.metadata.uid)
     }
+
+    fn leaving(&self) -> impl Iterator<Item = &str> {
+        // No other object has the same pod.
+        std::iter::empty()
+    }
 }
 
 impl ListsWorkers for EndpointSlice {
     fn workers(&self, defaults: &WorkerDefaults) -> Result<Vec<ListedWorker>, String> {
-        let is_present = |endpoint: &&Endpoint| endpoint.conditions.terminating != Some(true);
-        let present: Vec<&Endpoint> = self.endpoints.iter().filter(is_present).collect();
+        let present: Vec<&Endpoint> =
+            self.endpoints.iter().filter(|endpoint| !endpoint.is_terminating()).collect();
         if present.is_empty() {
             // A Service without pods has a slice without ports.
             return Ok(Vec::new());
@@ -173,6 +199,11 @@ impl ListsWorkers for EndpointSlice {
             workers.extend(listed(address, &ports, &self.metadata, defaults, readiness, uid)?);
         }
         Ok(workers)
+    }
+
+    fn leaving(&self) -> impl Iterator<Item = &str> {
+        let terminating = self.endpoints.iter().filter(|endpoint| endpoint.is_terminating());
+        terminating.filter_map(|endpoint| Some(endpoint.target_ref.as_ref()?.uid.as_str()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::mesh::peer_address::{advertised_address, parse_address};
+use crate::mesh::peer_address::{advertised_address, bracketed, parse_address};
 use crate::{BadShare, Secrets, Versions};
 
 /// Settings of this router in a mesh.
@@ -11,8 +11,8 @@ use crate::{BadShare, Secrets, Versions};
 pub struct MeshConfig {
     /// Listening address (`--mesh-listen`, `0.0.0.0:7946`).
     pub listen: SocketAddr,
-    /// Address that peers dial, `HOST:PORT` (`--mesh-advertise`). Default: the listening address; if that is
-    /// unspecified, the address that this machine uses to reach others.
+    /// Address that peers dial, `HOST:PORT` (`--mesh-advertise`). An IPv6 address may be without
+    /// brackets. Default: the listening address; if that is unspecified, the address that this machine uses to reach others.
     pub advertise: Option<String>,
     /// Addresses of routers, `HOST:PORT` each (`--mesh-peers a:7946,b:7946`). Names are resolved every few
     /// seconds, and every address behind a name is a router: a Kubernetes headless service is one entry. The
@@ -93,7 +93,10 @@ impl MeshConfig {
     /// Checks the settings without opening files or sockets.
     pub fn validate(&self) -> Result<(), BadShare> {
         self.secret.validate()?;
-        self.peers.iter().chain(&self.advertise).try_for_each(|address| parse_address(address).map(|_| ()))
+        if let Some(advertise) = &self.advertise {
+            parse_address(&bracketed(advertise))?;
+        }
+        self.peers.iter().try_for_each(|address| parse_address(address).map(|_| ()))
     }
 
     /// The address that peers dial.

@@ -1,6 +1,7 @@
 //! Addresses of routers: parsing, and the address that this router advertises.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use crate::BadShare;
 
@@ -26,13 +27,24 @@ pub(crate) fn parse_address(address: &str) -> Result<(&str, u16), BadShare> {
     Ok((host, port.ok_or_else(bad)?))
 }
 
+/// Writes brackets around the IPv6 address of `ADDRESS:PORT`. In Kubernetes `$(POD_IP):7946` has none.
+pub(crate) fn bracketed(address: &str) -> Cow<'_, str> {
+    let is_host = |host: &str| host.parse().is_ok_and(|host: Ipv6Addr| !host.is_unspecified());
+    match address.rsplit_once(':') {
+        Some((host, port)) if is_host(host) && port.parse::<u16>().is_ok() => {
+            format!("[{host}]:{port}").into()
+        }
+        _ => address.into(),
+    }
+}
+
 /// The address that peers dial: the configured one, or else the listening address.
 pub(crate) fn advertised_address(advertise: Option<&str>, listening: SocketAddr) -> String {
     let own = || match listening.ip() {
         ip if ip.is_unspecified() => SocketAddr::new(own_ip(), listening.port()).to_string(),
         _ => listening.to_string(),
     };
-    advertise.map_or_else(own, str::to_owned)
+    advertise.map_or_else(own, |address| bracketed(address).into_owned())
 }
 
 /// The address that this machine uses to reach other hosts. Nothing is sent: connecting a datagram socket to a documentation
@@ -71,5 +83,17 @@ mod tests {
         assert!(!everywhere.ip().is_unspecified() && everywhere.port() == 7946, "{everywhere}");
         let named = advertised_address(Some("router-1.example:1"), "0.0.0.0:7946".parse().unwrap());
         assert_eq!(named, "router-1.example:1");
+        for (given, dialed) in [
+            ("10.0.0.7:7946", "10.0.0.7:7946"),
+            ("fd00::1:7946", "[fd00::1]:7946"),
+            ("fd00:1:2:3:4:5:6:7:7946", "[fd00:1:2:3:4:5:6:7]:7946"),
+            ("[fd00::1]:7946", "[fd00::1]:7946"),
+        ] {
+            assert_eq!(advertised_address(Some(given), "[::]:7946".parse().unwrap()), dialed);
+            assert!(parse_address(&bracketed(given)).is_ok(), "{given}");
+        }
+        for bad in ["fd00::1", ":::7946", "fd00::1:70000", "fd00::1:x"] {
+            assert!(parse_address(&bracketed(bad)).is_err(), "{bad}");
+        }
     }
 }

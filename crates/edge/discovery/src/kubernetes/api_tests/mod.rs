@@ -288,7 +288,7 @@ async fn a_role_without_watch_is_reported_and_the_set_is_listed_now_and_then() {
     api.forbid_watches();
     let report = serving(access(&api), pods()).list_once().await.unwrap();
     assert_eq!(report.workers.len(), 1);
-    assert!(report.unwatched[0].contains("a role needs get, list and watch on pods"), "{report:?}");
+    assert!(report.unwatched[0].contains("a role needs list and watch on pods"), "{report:?}");
     let mut watching = start(api, pods(), WatchTimings { poll: Duration::from_millis(30), ..TIMINGS });
     watching.expect(&["1:8000"]).await;
     watching.api.put("pods", pod(2));
@@ -358,6 +358,28 @@ async fn a_list_now_and_then_finds_a_pod_that_vanished_without_an_event() {
     watching.expect(&[]).await;
 }
 
+/// An API server that is too busy for lists still sends events.
+#[tokio::test]
+async fn a_watch_goes_on_while_the_list_that_is_due_fails() {
+    let api = ScriptedApi::start().await;
+    api.put("pods", pod(1));
+    let timings =
+        WatchTimings { relist: Duration::from_millis(100), poll: Duration::from_millis(50), ..TIMINGS };
+    let mut watching = start(api, pods(), timings);
+    watching.expect(&["1:8000"]).await;
+    watching.api.request(&["watch=true"]).await;
+    watching.api.refuse_lists(true);
+    // The list is due, and refused, and due again.
+    for _ in 0..2 {
+        watching.api.request(&["limit="]).await;
+    }
+    watching.api.put("pods", pod(2));
+    watching.expect(&["1:8000", "2:8000"]).await;
+    watching.api.delete_silently("pods", "vllm-1");
+    watching.api.refuse_lists(false);
+    watching.expect(&["2:8000"]).await;
+}
+
 #[tokio::test]
 async fn long_lists_come_in_pages() {
     let api = ScriptedApi::start().await;
@@ -400,7 +422,7 @@ async fn failures_say_what_to_do() {
             "403 Forbidden",
             "",
             "pods is forbidden: User \"x\" cannot list resource \"pods\"",
-            "a right is missing (403): pods is forbidden: User \"x\" cannot list resource \"pods\"; a role needs get, list and watch on pods",
+            "a right is missing (403): pods is forbidden: User \"x\" cannot list resource \"pods\"; a role needs list and watch on pods",
         ),
         ("404 Not Found", "", "page not found", "the API server has no pods (404): page not found"),
         ("429 Too Many Requests", "retry-after: 1\r\n", "", "the API server is busy (429 Too Many Requests)"),
@@ -422,6 +444,19 @@ async fn a_busy_api_server_is_asked_again() {
     api.answer_once("429 Too Many Requests", "retry-after: 0\r\n", "");
     api.answer_once("503 Service Unavailable", "", "");
     start(api, pods(), TIMINGS).expect(&["1:8000"]).await;
+}
+
+#[tokio::test]
+async fn a_busy_api_server_is_left_alone_for_as_long_as_it_asks() {
+    let api = ScriptedApi::start().await;
+    api.put("pods", pod(1));
+    api.answer_once("429 Too Many Requests", "retry-after: 1\r\n", "");
+    let begun = std::time::Instant::now();
+    start(api, pods(), WatchTimings { pause_max: Duration::from_secs(10), ..TIMINGS })
+        .expect(&["1:8000"])
+        .await;
+    // Its own first pause would be a tenth of a second at most.
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -560,5 +595,24 @@ async fn a_kubeconfig_with_certificates_reaches_a_server_with_tls() {
     let mut watching = start_with(api, access, pods(), TIMINGS);
     watching.expect(&["1:8000"]).await;
     drop(watching);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The CA bundle of a pod is replaced while its process runs.
+#[tokio::test]
+async fn a_rotated_ca_bundle_is_read_again() {
+    let folder = std::env::temp_dir().join(format!("warmroute-ca-{}", std::process::id()));
+    let [ca, server, server_key, ..] = certificates(&folder);
+    let [old_ca, ..] = certificates(&folder.join("old"));
+    let identity = warmroute_wire::Identity { certificates: server, key: server_key };
+    let acceptor = warmroute_wire::Acceptor::tls(&identity, None, warmroute_wire::AppProtocol::Http).unwrap();
+    let api = ScriptedApi::start_with(acceptor).await;
+    api.put("pods", pod(1));
+    let url = format!("https://127.0.0.1:{}", api.port);
+    let access = KubernetesAccess { url, ca: Some(Source::File(old_ca.clone())), ..access(&api) };
+    let source = serving(access, pods());
+    assert!(source.list_once().await.is_err(), "the server's certificate is of another authority");
+    std::fs::copy(ca, old_ca).unwrap();
+    assert_eq!(source.list_once().await.unwrap().workers.len(), 1);
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -38,6 +38,7 @@ struct State {
     answers: VecDeque<String>,
     is_down: bool,
     watches: WatchBehaviour,
+    refuses_lists: bool,
     page_len: Option<usize>,
 }
 
@@ -131,6 +132,11 @@ impl ScriptedApi {
     /// Every later watch gets 410, from whatever version.
     pub fn expire_all_watches(&self) {
         self.change(|state| state.oldest = u64::MAX);
+    }
+
+    /// Whether lists get 429.
+    pub fn refuse_lists(&self, refuses: bool) {
+        self.change(|state| state.refuses_lists = refuses);
     }
 
     /// Every later watch ends after one event.
@@ -322,6 +328,9 @@ fn reply(state: &Mutex<State>, head: &str, target: &str) -> Reply {
     if is_watch && state.watches == WatchBehaviour::Forbidden {
         let message = format!(r#"{{"message":"User \"x\" cannot watch resource \"{plural}\""}}"#);
         return Reply::Answer(answer("403 Forbidden", "", &message));
+    }
+    if !is_watch && state.refuses_lists {
+        return Reply::Answer(answer("429 Too Many Requests", "", ""));
     }
     match is_watch {
         true => Reply::Watch(state.watch(plural, query)),

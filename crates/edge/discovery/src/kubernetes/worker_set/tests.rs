@@ -208,6 +208,29 @@ fn an_endpoint_in_two_slices_is_one_worker_and_the_ready_one_counts() {
     }
 }
 
+/// A dual-stack Service has a slice for each address family.
+#[test]
+fn a_pod_with_two_addresses_is_one_worker() {
+    let family = |address: &'static str, conditions: Value| {
+        let endpoint = json!({
+            "addresses": [address], "conditions": conditions, "targetRef": { "kind": "Pod", "uid": "a" },
+        });
+        slice(&move |slice| slice["endpoints"] = json!([endpoint]))
+    };
+    let ready = json!({ "ready": true });
+    let both = |ipv4: &Value, ipv6: &Value| {
+        let slices = [family("10.0.0.1", ipv4.clone()), family("fd00::1", ipv6.clone())];
+        result(&slices, &WorkerDefaults::default()).unwrap()
+    };
+    assert_eq!(both(&ready, &ready), ["http://10.0.0.1:8000"]);
+    // The slices are not updated at once: the pod keeps its address meanwhile.
+    assert_eq!(both(&json!({ "ready": false }), &ready), ["!http://10.0.0.1:8000"]);
+    let terminating = json!({ "ready": false, "terminating": true });
+    assert_eq!(both(&terminating, &ready), [""; 0], "it leaves with both addresses");
+    let only = result(&[family("fd00::1", ready)], &WorkerDefaults::default()).unwrap();
+    assert_eq!(only, ["http://[fd00::1]:8000"]);
+}
+
 #[test]
 fn ports_are_numbers_or_names() {
     assert_eq!("8000".parse(), Ok(WorkerPort::Number(8000)));

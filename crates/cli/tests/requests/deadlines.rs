@@ -54,7 +54,9 @@ fn a_budget_comes_from_the_key_or_the_settings_and_a_header_sets_a_shorter_one()
         (vec![strict], 429),
         (vec![plain], 429),
         (vec![free, &budget(1)], 429),
+        (vec![free, &budget(600_000), &budget(1)], 429),
         (vec![free, "x-warmroute-ttft-budget-ms: soon"], 400),
+        (vec![free, "x-warmroute-ttft-budget-ms: 0.0001"], 400),
         // The first answers: from now on the prompt counts as cached, and the engine as fast.
         (vec![free], 200),
         (vec![free, &budget(600_000)], 200),
@@ -66,7 +68,7 @@ fn a_budget_comes_from_the_key_or_the_settings_and_a_header_sets_a_shorter_one()
         }
     }
     assert_eq!(gated.engine.asked(), 2, "what is refused reaches no worker");
-    assert_eq!(gateway.metric("warmroute_refusals_total{reason=\"ttft_budget\"}"), 3.0);
+    assert_eq!(gateway.metric("warmroute_refusals_total{reason=\"ttft_budget\"}"), 4.0);
     assert_eq!(gateway.metric("warmroute_ttft_budgets_total{outcome=\"met\"}"), 1.0);
     gateway.wait_for_idle();
 }

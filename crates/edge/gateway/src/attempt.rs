@@ -23,6 +23,7 @@ use crate::status_class::StatusClass;
 use crate::stored_objects::hash_of;
 use crate::stored_reference::{StoredCall, StoredKind};
 use crate::stored_use::NamedObject;
+use crate::tenant_tokens::PartialTokens;
 use crate::upstream::UpstreamError;
 
 /// A request at one worker. A retry is another attempt.
@@ -43,6 +44,8 @@ pub(crate) struct Attempt {
     position: AttemptPosition,
     /// When the first token must come, if the request has a budget for it.
     ttft_due: Option<Micros>,
+    /// Whether a response has begun, whose tokens are counted at its end.
+    is_answered: bool,
     /// Tells whether a shutdown aborts requests.
     drain: Drain,
     log: RequestLog,
@@ -90,6 +93,7 @@ impl Attempt {
             usage: None,
             position: AttemptPosition::First,
             ttft_due: None,
+            is_answered: false,
             drain: drain.clone(),
             log: log.clone(),
             span: AttemptSpan::default(),
@@ -109,6 +113,27 @@ impl Attempt {
     /// Sets when the first token must come.
     pub(crate) fn set_ttft_due(&mut self, due: Option<Micros>) {
         self.ttft_due = due;
+    }
+
+    /// Notes that a response has begun.
+    pub(crate) fn mark_answered(&mut self) {
+        self.is_answered = true;
+    }
+
+    /// The prompt's tokens, as the tenant's limits count them.
+    pub(crate) fn prompt_tokens(&self) -> u32 {
+        self.request.prompt_tokens
+    }
+
+    /// Whether tokens are counted for a tenant.
+    pub(crate) fn has_tenant(&self) -> bool {
+        self.request.tenant_tokens.is_some()
+    }
+
+    /// The tokens of a response that ended early, if they are counted for a tenant.
+    pub(crate) fn partial_tokens(&self, usage: Usage) -> Option<PartialTokens> {
+        let tenant = self.request.tenant_tokens.as_ref().map(Arc::clone);
+        tenant.map(|tenant| PartialTokens { tenant, usage })
     }
 
     /// Frees the prompt of a request whose answer will not be seen. The router keeps what it presumed.
@@ -313,6 +338,15 @@ impl Attempt {
         (self.outcome, self.fate) = (AttemptOutcome::Failed, RequestFate::Continues);
     }
 
+    /// Counts the prompt of a request whose client left before the response began.
+    fn count_unanswered(&self) {
+        let is_free = self.is_background() || self.request.stored.is_free();
+        if self.outcome == AttemptOutcome::Cancelled && !self.is_answered && !is_free {
+            let usage = Usage { prompt_tokens: self.prompt_tokens(), output_tokens: 0, cached_tokens: None };
+            self.partial_tokens(usage).into_iter().for_each(PartialTokens::count);
+        }
+    }
+
     fn final_outcome(&self) -> AttemptOutcome {
         match self.outcome {
             AttemptOutcome::Cancelled if self.drain.is_aborted() => AttemptOutcome::EndedByGateway,
@@ -336,6 +370,7 @@ impl Drop for Attempt {
         if self.fate == RequestFate::Over {
             self.gateway.metrics.observe_request_end(took);
             self.gateway.console.count_end(took);
+            self.count_unanswered();
         }
         if matches!(outcome, AttemptOutcome::Ok | AttemptOutcome::Cancelled) {
             self.record_trace();

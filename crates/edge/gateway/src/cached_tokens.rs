@@ -1,8 +1,8 @@
 //! Hides the numbers of cached tokens from tenants that must not learn what others have sent.
 //!
 //! A response's `usage` says how many tokens of the prompt were cached: an exact answer to the question whether a
-//! prompt was sent before, by any tenant. For a tenant with `cached-tokens=hidden` every `usage` object, and
-//! SGLang's `sglext`, is rewritten as if nothing had been cached. The time to the first token still tells, but less exactly; a
+//! prompt was sent before, by any tenant. For a tenant with `cached-tokens=hidden` every `usage` object, and what engines
+//! report beside it, is rewritten as if nothing had been cached. The time to the first token still tells, but less exactly; a
 //! cache salt hides both.
 
 use bytes::Bytes;
@@ -27,12 +27,26 @@ impl OptionValue for CachedTokens {
     ];
 }
 
-/// Names of the values that tell: every API's usage, SGLang's with `return_cached_tokens_details`, and those of its
-/// `meta_info`, which is too long to be read as a whole.
-const KEYS: [&[u8]; 4] = [b"\"usage\"", b"\"sglext\"", b"\"cached_tokens\"", b"\"cached_tokens_details\""];
+/// Names of the values that tell: every API's usage, SGLang's with `return_cached_tokens_details`, llama.cpp's timings,
+/// and single numbers. Those stand beside a usage, in one that is too long to be read as a whole, or in SGLang's
+/// `meta_info`, which always is.
+const KEYS: [&[u8]; 9] = [
+    b"\"usage\"",
+    b"\"sglext\"",
+    TIMINGS,
+    b"\"cached_tokens\"",
+    b"\"cached_tokens_details\"",
+    b"\"cached_tokens_per_turn\"",
+    b"\"num_cached_tokens\"",
+    b"\"tokens_cached\"",
+    b"\"cache_n\"",
+];
 
-/// The beginning of names that speak of the cache.
-const CACHED: &[u8] = b"\"cached";
+/// llama.cpp's counts and times of a prompt without what was cached.
+const TIMINGS: &[u8] = b"\"timings\"";
+
+/// In names that speak of the cache.
+const CACHE: &str = "cache";
 
 /// Longer numbers are no count and pass unchanged.
 const DIGITS_MAX: usize = 20;
@@ -49,7 +63,7 @@ pub(crate) struct CachedTokensFilter {
 
 /// What stands after the key.
 enum Usage {
-    /// An object or a number of this many bytes, key included.
+    /// An object, a list or a number of this many bytes, key included.
     Whole(usize),
     /// More bytes are needed.
     Partial,
@@ -72,7 +86,7 @@ impl CachedTokensFilter {
             at += found;
             match usage_at(&bytes[at..], key.len()) {
                 Usage::Whole(length) => {
-                    rewrite(&bytes[at..at + length], &mut passed);
+                    rewrite(key, &bytes[at..at + length], &mut passed);
                     at += length;
                 }
                 Usage::Partial => {
@@ -115,7 +129,7 @@ fn usage_at(bytes: &[u8], key_bytes: usize) -> Usage {
     for (at, &byte) in bytes.iter().enumerate().skip(key_bytes).take(USAGE_BYTES_MAX) {
         match wanted {
             _ if byte.is_ascii_whitespace() => {}
-            Some(b'{') if byte == b'{' => return object_at(bytes, at),
+            Some(b'{') if matches!(byte, b'{' | b'[') => return value_at(bytes, at),
             Some(b'{') if byte.is_ascii_digit() => return number_at(bytes, at),
             Some(next) if byte == next => wanted = values.next(),
             _ => return Usage::Other,
@@ -134,53 +148,62 @@ fn number_at(bytes: &[u8], from: usize) -> Usage {
     }
 }
 
-/// The object that begins at `from`.
-fn object_at(bytes: &[u8], from: usize) -> Usage {
-    let mut objects = serde_json::Deserializer::from_slice(&bytes[from..]).into_iter::<Map<String, Value>>();
-    match objects.next() {
-        // The bound applies to the object, so that it does not depend on how reads split the response.
-        Some(Ok(_)) if objects.byte_offset() <= USAGE_BYTES_MAX => Usage::Whole(from + objects.byte_offset()),
+/// The object or list that begins at `from`.
+fn value_at(bytes: &[u8], from: usize) -> Usage {
+    let mut values = serde_json::Deserializer::from_slice(&bytes[from..]).into_iter::<Value>();
+    match values.next() {
+        // The bound applies to the value, so that it does not depend on how reads split the response.
+        Some(Ok(_)) if values.byte_offset() <= USAGE_BYTES_MAX => Usage::Whole(from + values.byte_offset()),
         Some(Err(error)) if error.is_eof() && bytes.len() - from <= USAGE_BYTES_MAX => Usage::Partial,
         _ => Usage::Other,
     }
 }
 
-/// Writes a usage as if nothing had been cached. Anthropic's `input_tokens` excludes cached tokens, so they are added.
-fn rewrite(usage: &[u8], out: &mut Vec<u8>) {
-    let is_of_cache = usage.starts_with(CACHED);
-    let Some(from) = memchr::memchr(b'{', usage) else {
+/// Writes a usage as if nothing had been cached.
+fn rewrite(key: &[u8], usage: &[u8], out: &mut Vec<u8>) {
+    let is_of_cache = memmem::find(key, CACHE.as_bytes()).is_some();
+    let Some(from) = memchr::memchr2(b'{', b'[', usage) else {
         let digits = usage.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
         let (key, number) = usage.split_at(usage.len() - digits);
         out.extend_from_slice(key);
         return out.extend_from_slice(if is_of_cache { b"0" } else { number });
     };
-    let Ok(mut object) = serde_json::from_slice::<Map<String, Value>>(&usage[from..]) else {
+    let Ok(mut value) = serde_json::from_slice::<Value>(&usage[from..]) else {
         return out.extend_from_slice(usage);
     };
-    let mut moved = 0_u64;
-    for name in ["cache_read_input_tokens", "cache_creation_input_tokens"] {
-        if let Some(number) = object.get_mut(name).filter(|number| number.is_number()) {
-            moved = moved.saturating_add(number.as_u64().unwrap_or(0));
-            *number = Value::from(0);
+    if let Value::Object(object) = &mut value {
+        // These counts exclude cached tokens, so cached ones are added.
+        add_to(object, "input_tokens", &["cache_read_input_tokens", "cache_creation_input_tokens"]);
+        add_to(object, "prompt_n", &["cache_n"]);
+        if key == TIMINGS {
+            let is_time = |name: &str| name.starts_with("prompt_") && name != "prompt_n";
+            let times = object.iter_mut().filter(|(name, _)| is_time(name));
+            times.for_each(|(_, time)| *time = Value::from(0));
         }
     }
-    if let Some(input) = object.get("input_tokens").and_then(Value::as_u64).filter(|_| moved > 0) {
-        object.insert("input_tokens".to_owned(), Value::from(input.saturating_add(moved)));
-    }
-    hide_in(&mut object, is_of_cache);
+    hide_in(&mut value, is_of_cache);
     out.extend_from_slice(&usage[..from]);
-    out.extend_from_slice(Value::Object(object).to_string().as_bytes());
+    out.extend_from_slice(value.to_string().as_bytes());
 }
 
-/// Sets every number to zero whose name, or the name of an object around it, speaks of the cache.
-fn hide_in(object: &mut Map<String, Value>, is_of_cache: bool) {
-    for (name, value) in object {
-        let is_of_cache = is_of_cache || name.contains("cache");
-        match value {
-            Value::Object(inner) => hide_in(inner, is_of_cache),
-            Value::Number(_) if is_of_cache => *value = Value::from(0),
-            _ => {}
+/// Adds other counts to one.
+fn add_to(object: &mut Map<String, Value>, name: &str, others: &[&str]) {
+    let count_of = |name: &str| object.get(name).and_then(Value::as_u64);
+    let added = others.iter().filter_map(|other| count_of(other)).fold(0, u64::saturating_add);
+    if let Some(count) = count_of(name).filter(|_| added > 0) {
+        object.insert(name.to_owned(), Value::from(count.saturating_add(added)));
+    }
+}
+
+/// Sets every number to zero whose name, or the name of an object or list around it, speaks of the cache.
+fn hide_in(value: &mut Value, is_of_cache: bool) {
+    match value {
+        Value::Object(object) => {
+            object.iter_mut().for_each(|(name, inner)| hide_in(inner, is_of_cache || name.contains(CACHE)));
         }
+        Value::Array(list) => list.iter_mut().for_each(|inner| hide_in(inner, is_of_cache)),
+        Value::Number(_) if is_of_cache => *value = Value::from(0),
+        _ => {}
     }
 }
 
@@ -217,14 +240,38 @@ mod tests {
                 r#"{"text":"\"cached_tokens\":7,","meta_info":{"cached_tokens": 64,"cached_tokens_details":{"device":64}}}"#,
                 r#"{"text":"\"cached_tokens\":7,","meta_info":{"cached_tokens": 0,"cached_tokens_details":{"device":0}}}"#,
             ),
+            (
+                r#"{"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4,"cached_tokens_per_turn":[4,[3]],"input_tokens_per_turn":[9]}}}"#,
+                r#"{"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":0,"cached_tokens_per_turn":[0,[0]],"input_tokens_per_turn":[9]}}}"#,
+            ),
+            (
+                r#"{"cached_tokens_per_turn": [4,3],"num_cached_tokens":4,"tokens_cached":4,"cached":4}"#,
+                r#"{"cached_tokens_per_turn": [0,0],"num_cached_tokens":0,"tokens_cached":0,"cached":4}"#,
+            ),
+            (
+                r#"{"timings":{"cache_n":608,"predicted_ms":7.5,"prompt_ms":1.5,"prompt_n":32}}"#,
+                r#"{"timings":{"cache_n":0,"predicted_ms":7.5,"prompt_ms":0,"prompt_n":640}}"#,
+            ),
+            (r#"{"timings":7,"cache_n":608}"#, r#"{"timings":7,"cache_n":0}"#),
             (r#"{"cached_tokens":6"#, r#"{"cached_tokens":6"#),
             (r#"{"usage":null,"b":"usage","usage":5}"#, r#"{"usage":null,"b":"usage","usage":5}"#),
             (r#"{"usage":{"prompt_tokens":"#, r#"{"usage":{"prompt_tokens":"#),
+            (r#"{"usage":[{"cached_tokens":4}]}"#, r#"{"usage":[{"cached_tokens":0}]}"#),
         ] {
             for cut in 1..text.len() + 1 {
                 assert_eq!(filtered(text, cut), expected, "in pieces of {cut}");
             }
         }
+    }
+
+    #[test]
+    fn a_usage_that_is_too_long_has_no_numbers_of_the_cache_either() {
+        let turns = "1,".repeat(USAGE_BYTES_MAX);
+        let usage = format!(
+            r#"{{"usage":{{"per_turn":[{turns}0],"cached_tokens":6,"cached_tokens_per_turn":[6,6]}}}}"#
+        );
+        let seen = filtered(&usage, 100);
+        assert_eq!(seen, usage.replace('6', "0"));
     }
 
     #[test]

@@ -102,7 +102,7 @@ pub(crate) enum GatewayError {
     )]
     Shed { retry_after_s: u32 },
     #[error(
-        "x-warmroute-ttft-budget-ms must be a number of milliseconds, or a time such as 2s, at most one day"
+        "x-warmroute-ttft-budget-ms must be a number of milliseconds, or a time such as 2s: 0, or 1 ms to one day"
     )]
     BadTtftBudget,
     #[error("{}; try again in {} s", limit_text(.0.limit), .0.retry_after_s)]

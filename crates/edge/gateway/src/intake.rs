@@ -15,7 +15,7 @@ use crate::body_budget::BodyBudget;
 use crate::engine_fields;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
-use crate::json_start::{ENCODING_BYTES, begins_object, is_several_values};
+use crate::json_start::{ENCODING_BYTES, begins_object, is_lines};
 use crate::keys::Tenant;
 use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand, cached_tokens_for};
 use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
@@ -163,15 +163,16 @@ fn enforce_fields(
 /// type says. Such a body is refused if it cannot be read here: Python's parser reads more than JSON, in any encoding.
 fn is_read_as_json(headers: &HeaderMap, bytes: &[u8]) -> bool {
     let is_object = || begins_object(bytes) == Some(true);
-    let is_one = || declares_json(headers) || !is_several_values(bytes);
-    Body::read(bytes).is_ok() || (is_object() && is_one())
+    Body::read(bytes).is_ok() || (is_object() && !(declares_lines(headers) && is_lines(bytes)))
 }
 
-fn declares_json(headers: &HeaderMap) -> bool {
+/// Whether the content type says that the body is lines of JSON.
+fn declares_lines(headers: &HeaderMap) -> bool {
+    const KINDS: [&[u8]; 3] = [b"application/x-ndjson", b"application/jsonl", b"application/x-jsonlines"];
     let kind = headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
-    kind.is_none_or(|kind| {
+    kind.is_some_and(|kind| {
         let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-        kind == b"application/json" || kind.ends_with(b"+json")
+        KINDS.contains(&kind)
     })
 }
 

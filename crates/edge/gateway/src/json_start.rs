@@ -22,21 +22,51 @@ pub(crate) fn begins_object(bytes: &[u8]) -> Option<bool> {
         [_, 0, ..] => (2, 0, 0),
         _ => (1, 0, 0),
     };
-    for character in bytes[mark..].chunks_exact(width) {
-        let is_ascii = character.iter().enumerate().all(|(at, byte)| at == low || *byte == 0);
-        match character[low] {
-            b' ' | b'\t' | b'\n' | b'\r' if is_ascii => {}
-            byte => return Some(is_ascii && byte == b'{'),
+    let mut rest = &bytes[mark..];
+    while rest.len() >= width {
+        let (character, length) = match width {
+            1 => first_character(rest)?,
+            _ => (code_unit(&rest[..width], low), width),
+        };
+        if !is_space(character) {
+            return Some(character == u32::from(b'{'));
         }
+        rest = &rest[length..];
     }
     None
 }
 
-/// Whether a text is a JSON value with more behind it, as in lines of JSON. No parser takes it for one object.
-pub(crate) fn is_several_values(bytes: &[u8]) -> bool {
+/// The first character of a text in UTF-8 and its length; `None` if the rest of it is still to come. A byte that is no
+/// UTF-8 is taken for one of Latin-1.
+fn first_character(bytes: &[u8]) -> Option<(u32, usize)> {
+    let start = &bytes[..bytes.len().min(4)];
+    let valid = match std::str::from_utf8(start) {
+        Ok(text) => text,
+        Err(error) if error.valid_up_to() == 0 && error.error_len().is_none() => return None,
+        Err(error) => std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default(),
+    };
+    match valid.chars().next() {
+        Some(first) => Some((first.into(), first.len_utf8())),
+        None => bytes.first().map(|byte| (u32::from(*byte), 1)),
+    }
+}
+
+/// The number of a code unit whose lowest byte is at `low`: the first or the last.
+fn code_unit(bytes: &[u8], low: usize) -> u32 {
+    let join = |number: u32, byte: &u8| number << 8 | u32::from(*byte);
+    if low == 0 { bytes.iter().rev().fold(0, join) } else { bytes.iter().fold(0, join) }
+}
+
+/// Whether a program may strip this character from the start of a text: JSON's space, and all that Python strips.
+fn is_space(character: u32) -> bool {
+    (0x1c..=0x1f).contains(&character) || char::from_u32(character).is_some_and(char::is_whitespace)
+}
+
+/// Whether a text is lines of JSON objects. No parser takes it for one object.
+pub(crate) fn is_lines(bytes: &[u8]) -> bool {
     let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
-    let is_first_whole = matches!(values.next(), Some(Ok(_)));
-    is_first_whole && !bytes[values.byte_offset()..].trim_ascii().is_empty()
+    let mut count = 0;
+    values.by_ref().all(|value| value.map(|_| count += 1).is_ok()) && count > 1
 }
 
 #[cfg(test)]
@@ -72,10 +102,28 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_json_are_several_values() {
-        assert!(is_several_values(b"{\"a\":1}\n{\"a\":2}\n") && is_several_values(b"{} x"));
-        for one in [&b"{\"a\":1} \n"[..], b"{\"a\":NaN}\n{}", b"\xef\xbb\xbf{}\n{}", b"{\0}\0", b""] {
-            assert!(!is_several_values(one), "{one:x?}");
+    fn spaces_of_any_kind_may_come_first() {
+        for space in ["\u{b}", "\u{c}", "\u{1c}", "\u{85}", "\u{a0}", "\u{2028}", "\u{3000}"] {
+            for bytes in encodings(&["  ", space, " {"].concat()) {
+                assert_eq!(begins_object(&bytes), Some(true), "{space:?} {bytes:x?}");
+                let cut = &bytes[..bytes.len() - 1];
+                assert_ne!(begins_object(cut), Some(false), "{space:?} {cut:x?}");
+            }
+        }
+        assert_eq!(begins_object(b"   \xa0{"), Some(true), "Latin-1");
+        for cut in [&b"   \xe2"[..], b"   \xe2\x80", b"   \xc2"] {
+            assert_eq!(begins_object(cut), None, "a space of which the rest is still to come");
+        }
+        assert_eq!(begins_object("  ä{".as_bytes()), Some(false));
+    }
+
+    #[test]
+    fn lines_of_json_are_whole_objects() {
+        assert!(is_lines(b"{\"a\":1}\n{\"a\":2}\n"));
+        for other in
+            [&b"{\"a\":1} \n"[..], b"{} x", b"{\"a\":NaN}\n{}", b"\xef\xbb\xbf{}\n{}", b"{\0}\0", b""]
+        {
+            assert!(!is_lines(other), "{other:x?}");
         }
     }
 

@@ -267,8 +267,7 @@ impl KeyLine {
             }
             ("ttft-budget-ms", value) => {
                 let budget = ttft_budget::parse(value);
-                let wrong =
-                    "ttft-budget-ms must be a number of milliseconds or a time such as 2s, at most a day";
+                let wrong = "ttft-budget-ms must be a number of milliseconds or a time such as 2s: 0, or 1 ms to a day";
                 self.ttft_budget = Some(budget.ok_or(wrong)?);
             }
             ("engine-fields", rules) => self.rights.engine_fields = rules.parse()?,
@@ -391,6 +390,7 @@ mod tests {
             ("sk-1 memory-share=0", "line 1: memory-share must be 1 to 100 percent"),
             ("sk-1 priority=secret", "line 1: priority must be high, normal or low"),
             ("sk-1 ttft-budget-ms=secret", "line 1: ttft-budget-ms must be a number of milliseconds"),
+            ("sk-1 ttft-budget-ms=0.1", "line 1: ttft-budget-ms must be a number of milliseconds"),
             ("sk-1 engine-fields=secret", "line 1: expected FIELD:pass"),
             ("sk-1 cached-tokens=secret", "line 1: cached-tokens must be shown or hidden"),
             ("sk-1 name=a priority=high\nsk-2 name=a", "line 2: another key with this name"),

@@ -94,6 +94,7 @@ mod stored_objects;
 mod stored_reference;
 mod stored_use;
 mod stream_end;
+mod streamed_text;
 mod tenant_limits;
 mod tenant_tokens;
 mod token;

@@ -344,7 +344,12 @@ impl Permit {
     /// Charges what was reserved, because a worker served the request without saying how much it used.
     pub(crate) fn charge_reserved(&mut self) {
         let reserved = self.lease.as_ref().map_or(0, Lease::tokens);
-        self.charged_tokens = self.charged_tokens.max(reserved);
+        self.charge_at_least(reserved);
+    }
+
+    /// Charges this many tokens, or more if more were streamed.
+    pub(crate) fn charge_at_least(&mut self, tokens: u32) {
+        self.charged_tokens = self.charged_tokens.max(tokens);
     }
 
     /// Charges the usage that the engine reported.

@@ -21,6 +21,7 @@ use crate::headers;
 use crate::permit::Permit;
 use crate::response_watch::ResponseWatch;
 use crate::status_class::StatusClass;
+use crate::tenant_tokens::PartialTokens;
 use crate::upstream::Upstream;
 use crate::upstream_body::BufferedBody;
 
@@ -278,7 +279,7 @@ impl Drop for Pick {
     /// A pick without an end was cancelled by the client. The attempt is released before the permit, see `relay`.
     fn drop(&mut self) {
         if let Some(mut watch) = self.watch.take() {
-            watch.charge_partial_answer();
+            watch.charge_partial_answer().into_iter().for_each(PartialTokens::count);
             drop(watch.attempt);
             drop(watch.permit);
         }

@@ -27,6 +27,7 @@ use crate::permit::Permit;
 use crate::response_watch::ResponseWatch;
 use crate::status_class::StatusClass;
 use crate::stream_end::StreamEnd;
+use crate::tenant_tokens::PartialTokens;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::usage::UsageFilter;
 
@@ -59,6 +60,8 @@ pub(crate) struct Relay {
     continuation: Option<Continuation>,
     /// The switch in progress.
     switch: Option<Switch>,
+    /// What the worker before it has streamed.
+    partial_tokens: Option<PartialTokens>,
     /// What is wrong with the worker's stream, noticed with its last chunk.
     defect: Option<Defect>,
 }
@@ -136,6 +139,7 @@ impl Relay {
             guard,
             continuation,
             switch,
+            partial_tokens: None,
             defect,
         };
         relay.first = first.map(|chunk| relay.take_chunk(chunk));
@@ -273,7 +277,7 @@ impl Relay {
         let is_stream = self.params.framing == Framing::Events && outcome == AttemptOutcome::Ok;
         if is_stream && open.watch.events().is_some_and(StreamEnd::has_named_error) {
             // The client has seen the event. Whether the worker or the request is at fault is not known.
-            open.watch.charge_partial_answer();
+            open.watch.charge_partial_answer().into_iter().for_each(PartialTokens::count);
             return open.release(|attempt| attempt.fail(&UpstreamError::GivenUp), Some(&self.upstream));
         }
         let usage = open.watch.charge_answer(outcome, class);
@@ -285,11 +289,12 @@ impl Relay {
     /// fault.
     fn fail(&mut self, error: &UpstreamError) -> Result<Bytes, TruncatedResponse> {
         self.continuation = None;
+        self.partial_tokens.take().into_iter().for_each(PartialTokens::count);
         if let Some(mut open) = self.open.take() {
             if error.is_worker_fault() {
                 open.watch.note_worker_failure();
             }
-            open.watch.charge_partial_answer();
+            open.watch.charge_partial_answer().into_iter().for_each(PartialTokens::count);
             open.release(|attempt| self.end_failed(attempt, error), None);
         }
         match self.params.framing {
@@ -317,8 +322,9 @@ impl Drop for Relay {
     /// Dropping a relay that is not complete means that the client disconnected.
     fn drop(&mut self) {
         self.continuation = None;
+        self.partial_tokens.take().into_iter().for_each(PartialTokens::count);
         if let Some(mut open) = self.open.take() {
-            open.watch.charge_partial_answer();
+            open.watch.charge_partial_answer().into_iter().for_each(PartialTokens::count);
             open.release(drop, None);
         }
     }

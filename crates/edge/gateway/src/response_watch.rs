@@ -14,6 +14,7 @@ use crate::permit::Permit;
 use crate::status_class::StatusClass;
 use crate::stored_reference::StoredCall;
 use crate::stream_end::StreamEnd;
+use crate::tenant_tokens::PartialTokens;
 use crate::usage::UsageWatch;
 
 /// The attempt and the permit of a response, and what its bytes have shown so far.
@@ -23,6 +24,8 @@ pub(crate) struct ResponseWatch {
     /// everything has been computed.
     first_token: Option<FirstToken>,
     usage: UsageWatch,
+    /// Whether the text counts until a usage comes.
+    counts_text: bool,
     /// How the answer stands; `None` if nothing depends on it.
     state: Option<AnswerState>,
     /// Whether another picker has read that the response is computed.
@@ -41,11 +44,12 @@ pub(crate) struct ResponseWatch {
 
 impl ResponseWatch {
     pub(crate) fn new(
-        attempt: Attempt,
+        mut attempt: Attempt,
         permit: Option<Permit>,
         framing: Framing,
         status: StatusCode,
     ) -> ResponseWatch {
+        attempt.mark_answered();
         let is_ok = AttemptOutcome::of(status) == AttemptOutcome::Ok;
         let is_stream = framing == Framing::Events && is_ok;
         let first_token = is_stream.then(FirstToken::default);
@@ -55,11 +59,14 @@ impl ResponseWatch {
             (true, Framing::Document) => UsageWatch::of_meta_info(MetaInfoWatch::new(Counting::Sum)),
         };
         let stored_id = (is_ok && attempt.needs_response_id()).then(IdWatch::default);
+        let has_text = is_stream || (is_ok && attempt.answers() > 0);
+        let counts_text = has_text && (permit.is_some() || attempt.has_tenant());
         let has_state = is_stream || attempt.is_background() || attempt.named_object().is_some();
         ResponseWatch {
             attempt,
             first_token,
             usage,
+            counts_text,
             state: has_state.then(|| AnswerState::new(framing)),
             is_computed: false,
             is_gone: matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE),
@@ -86,11 +93,19 @@ impl ResponseWatch {
             self.stored = self.attempt.note_stored(&id);
         }
         self.usage.observe(chunk);
-        self.state.iter_mut().for_each(|state| state.observe(chunk));
-        let charges = self.attempt.named_object().is_none();
-        if let Some(permit) = self.permit.as_mut().filter(|_| charges) {
-            permit.charge_streamed(self.usage.streamed_tokens().saturating_add(self.streamed_before));
+        if self.counts_text {
+            self.usage.observe_text(chunk);
         }
+        self.state.iter_mut().for_each(|state| state.observe(chunk));
+        let (charges, streamed) = (self.attempt.named_object().is_none(), self.streamed_tokens());
+        if let Some(permit) = self.permit.as_mut().filter(|_| charges) {
+            permit.charge_streamed(streamed);
+        }
+    }
+
+    /// Output tokens so far, as estimated.
+    fn streamed_tokens(&self) -> u32 {
+        self.usage.streamed_tokens().saturating_add(self.streamed_before)
     }
 
     /// Notes a first token that was seen elsewhere.
@@ -136,7 +151,11 @@ impl ResponseWatch {
             Some(usage) => self.permit.iter_mut().for_each(|permit| permit.charge_answer(usage)),
             None if class != StatusClass::Normal => self.permit.iter_mut().for_each(Permit::refund),
             None if outcome == AttemptOutcome::Ok => {
-                self.permit.iter_mut().for_each(Permit::charge_reserved);
+                let known = self.usage.tokens_with_prompt_of(self.attempt.prompt_tokens());
+                self.permit.iter_mut().for_each(|permit| match known {
+                    Some(tokens) => permit.charge_at_least(tokens),
+                    None => permit.charge_reserved(),
+                });
             }
             None => {}
         }
@@ -178,24 +197,26 @@ impl ResponseWatch {
     }
 
     /// Charges a response that ends early. Streamed tokens are charged already; the engine may have reported the
-    /// prompt's.
-    pub(crate) fn charge_partial_answer(&mut self) {
+    /// prompt's. Returns what counts as used.
+    pub(crate) fn charge_partial_answer(&mut self) -> Option<PartialTokens> {
         if self.attempt.named_object().is_some() {
-            return self.permit.iter_mut().for_each(Permit::refund);
+            self.permit.iter_mut().for_each(Permit::refund);
+            return None;
         }
         // The engine goes on although the client has left.
         if self.permit.as_ref().is_some_and(Permit::may_run_on) && self.keep_in_background() {
-            return;
+            return None;
         }
         self.permit.iter_mut().for_each(Permit::mark_computed);
-        let Some(permit) = &mut self.permit else { return };
-        if let Some(usage) = self.usage.read() {
-            permit.charge_usage(Usage {
-                output_tokens: usage
-                    .output_tokens
-                    .max(self.usage.streamed_tokens().saturating_add(self.streamed_before)),
-                ..usage
-            });
+        let streamed = self.streamed_tokens();
+        let reported = self.usage.read();
+        let reported =
+            reported.map(|usage| Usage { output_tokens: usage.output_tokens.max(streamed), ..usage });
+        if let (Some(permit), Some(usage)) = (&mut self.permit, reported) {
+            permit.charge_usage(usage);
         }
+        let prompt_tokens = self.attempt.prompt_tokens();
+        let estimated = Usage { prompt_tokens, output_tokens: streamed, cached_tokens: None };
+        self.attempt.partial_tokens(reported.unwrap_or(estimated))
     }
 }

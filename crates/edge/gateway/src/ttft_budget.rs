@@ -20,16 +20,20 @@ pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-warmroute-ttft-
 /// A longer budget is none: no client waits for a day.
 const BUDGET_MAX: Duration = Duration::from_secs(86_400);
 
+/// A shorter budget is a mistake, such as a number of seconds.
+const BUDGET_MIN: Duration = Duration::from_millis(1);
+
 /// The budget of a request: of its key, or else of the settings. A header may make it shorter, not longer: requests
-/// without a budget would fill the workers at the cost of those with one.
+/// without a budget would fill the workers at the cost of those with one. Of several headers the shortest one counts.
 pub(crate) fn ttft_budget(
     headers: &HeaderMap,
     of_key: Option<Micros>,
     usual: Micros,
 ) -> Result<Option<Micros>, GatewayError> {
-    let own = headers.get(HEADER).map(read).transpose()?;
-    let budgets = [own, Some(of_key.unwrap_or(usual))].into_iter().flatten();
-    Ok(budgets.filter(|budget| *budget > Micros::ZERO).min())
+    let mut budgets =
+        headers.get_all(HEADER).iter().map(read).collect::<Result<Vec<Micros>, GatewayError>>()?;
+    budgets.push(of_key.unwrap_or(usual));
+    Ok(budgets.into_iter().filter(|budget| *budget > Micros::ZERO).min())
 }
 
 /// Refuses a request whose first token is expected too late.
@@ -60,7 +64,8 @@ pub(crate) fn shown(expected: Micros, cached_tokens: CachedTokens) -> Micros {
 
 /// Reads a number of milliseconds, or a time with its unit; 0 is no budget.
 pub(crate) fn parse(text: &str) -> Option<Micros> {
-    parse_time(text, Duration::from_millis(1)).filter(|budget| *budget <= BUDGET_MAX).map(Micros::from)
+    let is_valid = |budget: &Duration| budget.is_zero() || (BUDGET_MIN..=BUDGET_MAX).contains(budget);
+    parse_time(text, Duration::from_millis(1)).filter(is_valid).map(Micros::from)
 }
 
 fn read(value: &HeaderValue) -> Result<Micros, GatewayError> {
@@ -95,9 +100,13 @@ mod tests {
         {
             assert_eq!(parse(text), Some(Micros::from_millis(ms)), "{text}");
         }
-        for bad in ["", "-1", "+1", "soon", "86400001", "25h", "99999999999999999999"] {
+        for bad in ["", "-1", "+1", "soon", "86400001", "25h", "99999999999999999999", "1,000"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
+        for short in ["0.0001", "0.999", "0.00000000001", "999us"] {
+            assert_eq!(parse(short), None, "{short}");
+        }
+        assert_eq!(parse("0.0"), Some(Micros::ZERO));
     }
 
     #[test]
@@ -117,6 +126,20 @@ mod tests {
             let budget = ttft_budget(&headers.into_iter().collect(), of_key.map(ms), ms(usual)).unwrap();
             assert_eq!(budget, expected.map(ms), "{header:?} {of_key:?} {usual}");
         }
+    }
+
+    #[test]
+    fn of_several_headers_the_shortest_budget_counts() {
+        let budget = |values: [&'static str; 2]| {
+            let headers = values.map(|value| (HEADER, HeaderValue::from_static(value)));
+            let mut map = HeaderMap::new();
+            headers.into_iter().for_each(|(name, value)| _ = map.append(name, value));
+            ttft_budget(&map, None, Micros::from_millis(900)).ok()
+        };
+        for values in [["200", "300"], ["300", "200"], ["0", "200"]] {
+            assert_eq!(budget(values), Some(Some(Micros::from_millis(200))), "{values:?}");
+        }
+        assert_eq!(budget(["200", "soon"]), None);
     }
 
     #[test]

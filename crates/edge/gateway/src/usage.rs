@@ -8,20 +8,15 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use memchr::memmem::{self, Finder};
-use serde::Deserialize;
+use serde_json::{Map, Value};
 use warmroute_types::Usage;
 
 use crate::event_splitter::EventSplitter;
 use crate::meta_info::MetaInfoWatch;
+use crate::streamed_text::StreamedText;
 
 /// Longer objects are no usage. Engines need a few hundred bytes.
 const USAGE_BYTES_MAX: usize = 2_048;
-
-/// Events shorter than this have no text: `data: [DONE]`.
-const EVENT_BYTES_MIN: u64 = 32;
-
-/// Bytes of text per token, where only bytes were seen.
-const BYTES_PER_TOKEN: u64 = 4;
 
 /// The mark of an event.
 const DATA: &[u8] = b"data:";
@@ -31,88 +26,55 @@ static DATA_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(DAT
 static KEY_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
 static CHOICES_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(CHOICES));
 
-/// Reads usage, and counts events.
+/// Reads usage, and counts events and text.
 #[derive(Debug, Default)]
 pub(crate) struct UsageWatch {
     /// The bytes from a possible key on, when the rest is still to come.
     begun: Vec<u8>,
     totals: Totals,
-    events: EventSizes,
+    events: EventCount,
+    text: StreamedText,
     /// Reads the counts of `/generate`, which has no usage.
     meta_info: Option<MetaInfoWatch>,
 }
 
-/// Number and size of the events seen so far.
+/// Number of the events seen so far.
 #[derive(Debug, Default)]
-struct EventSizes {
+struct EventCount {
     count: u32,
-    bytes: u64,
-    /// The size of the smallest event with text: what each event has beside its text.
-    least: Option<u64>,
-    /// Where the last event began.
-    last: u64,
     /// The end of the chunk before.
     carry: [u8; DATA.len()],
-    /// Bytes of all chunks.
-    position: u64,
 }
 
-/// Usage in the names of OpenAI, the Responses API and Anthropic.
-#[derive(Deserialize)]
+/// Usage in the names of OpenAI, the Responses API and Anthropic. An engine may use several of them at once.
+#[derive(Debug, Default)]
 struct RawUsage {
-    #[serde(alias = "input_tokens")]
     prompt_tokens: Option<u32>,
-    #[serde(alias = "output_tokens")]
-    completion_tokens: Option<u32>,
-    #[serde(alias = "input_tokens_details")]
-    prompt_tokens_details: Option<Details>,
-    cache_read_input_tokens: Option<u32>,
-    cache_creation_input_tokens: Option<u32>,
-}
-
-#[derive(Deserialize)]
-struct Details {
+    output_tokens: Option<u32>,
+    total_tokens: Option<u32>,
     cached_tokens: Option<u32>,
 }
 
-impl EventSizes {
+impl EventCount {
     fn observe(&mut self, chunk: &[u8]) {
         // A mark that was split between two chunks.
         let (mut seam, next) = ([0; 2 * DATA.len() - 1], chunk.len().min(DATA.len() - 1));
         seam[..DATA.len()].copy_from_slice(&self.carry);
         seam[DATA.len()..][..next].copy_from_slice(&chunk[..next]);
         for at in (1..=next).filter(|&at| &seam[at..at + DATA.len()] == DATA) {
-            let begins = (self.position + at as u64).saturating_sub(DATA.len() as u64);
-            self.begin_event(matches!(seam[at - 1], b'\n' | 0), begins);
+            self.take(seam[at - 1]);
         }
         for at in DATA_FINDER.find_iter(chunk) {
-            let before = if at == 0 { self.carry[DATA.len() - 1] } else { chunk[at - 1] };
-            self.begin_event(matches!(before, b'\n' | 0), self.position + at as u64);
+            self.take(if at == 0 { self.carry[DATA.len() - 1] } else { chunk[at - 1] });
         }
-        self.position += chunk.len() as u64;
         let kept = chunk.len().min(DATA.len());
         self.carry.rotate_left(kept);
         self.carry[DATA.len() - kept..].copy_from_slice(&chunk[chunk.len() - kept..]);
     }
 
-    fn begin_event(&mut self, is_line: bool, at: u64) {
-        if !is_line {
-            return;
-        }
-        let size = at - self.last;
-        if self.count > 0 && size >= EVENT_BYTES_MIN {
-            self.bytes += size;
-            self.least = Some(self.least.map_or(size, |least| least.min(size)));
-        }
-        self.count = self.count.saturating_add(1);
-        self.last = at;
-    }
-
-    /// Approximate tokens: one for each event, or more where events have much text.
-    fn tokens(&self) -> u32 {
-        let overhead = self.least.unwrap_or(0).saturating_mul(self.count.into());
-        let text = self.bytes.saturating_sub(overhead) / BYTES_PER_TOKEN;
-        self.count.max(u32::try_from(text).unwrap_or(u32::MAX))
+    /// Counts a mark after this byte, if it begins a line.
+    fn take(&mut self, before: u8) {
+        self.count = self.count.saturating_add(u32::from(matches!(before, b'\n' | 0)));
     }
 }
 
@@ -129,6 +91,11 @@ impl UsageWatch {
             Some(watch) => watch.observe(chunk),
             None => self.search(chunk),
         }
+    }
+
+    /// Adds a chunk of the response to the text that counts until a usage comes.
+    pub(crate) fn observe_text(&mut self, chunk: &[u8]) {
+        self.text.observe(chunk);
     }
 
     /// Looks for usage in a chunk, and in what the chunks before have begun.
@@ -157,16 +124,22 @@ impl UsageWatch {
 
     /// Takes a usage that was read elsewhere.
     pub(crate) fn set(&mut self, usage: Usage) {
-        self.totals = Totals { prompt: Some(usage), output_tokens: Some(usage.output_tokens) };
+        let output_tokens = Some(usage.output_tokens);
+        self.totals = Totals { prompt: Some(usage), output_tokens, total_tokens: None };
     }
 
-    /// Approximate output tokens of a stream that does not report them.
+    /// Approximate output tokens so far: one for each event, or more where events have much text.
     pub(crate) fn streamed_tokens(&self) -> u32 {
-        // Each event repeats the text so far, so bytes say nothing.
-        match &self.meta_info {
-            Some(watch) => watch.output_tokens().max(self.events.count),
-            None => self.events.tokens(),
-        }
+        // With `meta_info` each event repeats the text so far.
+        let by_text = self.meta_info.as_ref().map_or(self.text.tokens(), MetaInfoWatch::output_tokens);
+        self.events.count.max(by_text)
+    }
+
+    /// All tokens, if the response reports them but not those of the prompt, which is estimated at this many.
+    pub(crate) fn tokens_with_prompt_of(&self, prompt_tokens: u32) -> Option<u32> {
+        let totals = self.totals_at_end();
+        let with_output = totals.output_tokens.map(|output| output.saturating_add(prompt_tokens));
+        totals.total_tokens.max(with_output)
     }
 
     /// The usage that the response reported, if it ends here; `None` if the prompt's tokens were not reported.
@@ -176,10 +149,15 @@ impl UsageWatch {
             let output_tokens = usage.output_tokens.max(self.events.count.saturating_sub(1));
             return Some(Usage { output_tokens, ..usage });
         }
-        // A usage may stand within an object that was never completed.
+        let totals = self.totals_at_end();
+        totals.prompt.map(|usage| Usage { output_tokens: totals.output_tokens.unwrap_or(0), ..usage })
+    }
+
+    /// What was reported if the response ends here. A usage may stand within an object that was never completed.
+    fn totals_at_end(&self) -> Totals {
         let mut totals = self.totals;
         totals.take_usages(&self.begun, Follows::Nothing);
-        totals.prompt.map(|usage| Usage { output_tokens: totals.output_tokens.unwrap_or(0), ..usage })
+        totals
     }
 }
 
@@ -188,6 +166,7 @@ impl UsageWatch {
 struct Totals {
     prompt: Option<Usage>,
     output_tokens: Option<u32>,
+    total_tokens: Option<u32>,
 }
 
 /// What follows the bytes that are searched.
@@ -215,7 +194,8 @@ impl Totals {
     }
 
     fn take(&mut self, raw: &RawUsage) {
-        self.output_tokens = self.output_tokens.max(raw.completion_tokens);
+        self.output_tokens = self.output_tokens.max(raw.output_tokens);
+        self.total_tokens = self.total_tokens.max(raw.total_tokens);
         if let Some(usage) = raw.usage()
             && self.prompt.is_none_or(|known| known.prompt_tokens <= usage.prompt_tokens)
         {
@@ -246,27 +226,56 @@ fn parse(after_key: &[u8]) -> Parsed {
         Some(_) => return Parsed::Other,
     }
     // More bytes follow the object, so only the first value is read.
-    let mut objects = serde_json::Deserializer::from_slice(value).into_iter();
+    let mut objects = serde_json::Deserializer::from_slice(value).into_iter::<Map<String, Value>>();
     match objects.next() {
         // The bound applies to the object, so that it does not depend on how reads split the response.
-        Some(Ok(usage)) if objects.byte_offset() <= USAGE_BYTES_MAX / 2 => Parsed::Usage(usage),
+        Some(Ok(usage)) if objects.byte_offset() <= USAGE_BYTES_MAX / 2 => {
+            Parsed::Usage(RawUsage::of(&usage))
+        }
         Some(Err(error)) if error.is_eof() && value.len() <= USAGE_BYTES_MAX / 2 => Parsed::Partial,
         _ => Parsed::Other,
     }
 }
 
 impl RawUsage {
-    /// Anthropic's `input_tokens` excludes tokens read from the cache and tokens written to it. Both are added.
+    /// Reads a usage. Where an engine gives a number under two names, the larger one counts, and what it leaves out follows
+    /// from the total.
+    fn of(usage: &Map<String, Value>) -> RawUsage {
+        let count = |name: &str| usage.get(name).and_then(count_of);
+        let details = ["prompt_tokens_details", "input_tokens_details"];
+        let cached = details.into_iter().find_map(|name| count_of(usage.get(name)?.get("cached_tokens")?));
+        // Anthropic's `input_tokens` excludes tokens read from the cache and tokens written to it.
+        let beside = ["cache_read_input_tokens", "cache_creation_input_tokens"];
+        let beside = beside.into_iter().filter_map(count).fold(0, u32::saturating_add);
+        let input = count("input_tokens").map(|input| input.saturating_add(beside));
+        let prompt = count("prompt_tokens").max(input);
+        let output = count("completion_tokens").max(count("output_tokens"));
+        let total = count("total_tokens");
+        let rest = |known: Option<u32>| Some(total?.saturating_sub(known?));
+        RawUsage {
+            prompt_tokens: prompt.or_else(|| rest(output)),
+            output_tokens: output.or_else(|| rest(prompt)),
+            total_tokens: total,
+            cached_tokens: cached.or_else(|| count("cache_read_input_tokens")),
+        }
+    }
+
+    /// The usage, if the prompt's tokens are known.
     fn usage(&self) -> Option<Usage> {
-        let beside = [self.cache_read_input_tokens, self.cache_creation_input_tokens];
-        let beside = beside.into_iter().flatten().fold(0, u32::saturating_add);
-        let cached = self.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
         Some(Usage {
-            prompt_tokens: self.prompt_tokens?.saturating_add(beside),
-            output_tokens: self.completion_tokens.unwrap_or(0),
-            cached_tokens: cached.or(self.cache_read_input_tokens),
+            prompt_tokens: self.prompt_tokens?,
+            output_tokens: self.output_tokens.unwrap_or(0),
+            cached_tokens: self.cached_tokens,
         })
     }
+}
+
+/// A number of tokens. Some engines write `99.0`.
+fn count_of(number: &Value) -> Option<u32> {
+    let whole = number.as_u64().map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    // A float beyond the type's range saturates.
+    let is_count = |float: &f64| *float >= 0.0 && float.fract() == 0.0;
+    whole.or_else(|| number.as_f64().filter(is_count).map(|float| float as u32))
 }
 
 /// Removes injected usage events from a stream: events with usage and no choices. What is removed depends on the bytes
@@ -353,6 +362,16 @@ mod tests {
         assert_eq!(read(&[responses]), Some(expected));
         let anthropic = br#"{"usage":{"input_tokens":5,"output_tokens":2,"cache_read_input_tokens":4}}"#;
         assert_eq!(read(&[anthropic]), Some(expected));
+        for both in [
+            r#"{"prompt_tokens":9,"completion_tokens":2,"input_tokens":9,"output_tokens":2,"input_tokens_details":{"cached_tokens":4}}"#,
+            r#"{"input_tokens":5,"output_tokens":2,"cache_read_input_tokens":4,"prompt_tokens":9,"completion_tokens":1}"#,
+            r#"{"prompt_tokens":9.0,"completion_tokens":2.0,"prompt_tokens_details":{"cached_tokens":4.0}}"#,
+            r#"{"prompt_tokens":9,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":4}}"#,
+            r#"{"completion_tokens":2,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":4}}"#,
+            r#"{"prompt_tokens":1,"completion_tokens":2,"prompt_tokens":9,"input_tokens_details":{"cached_tokens":4}}"#,
+        ] {
+            assert_eq!(read(&[format!(r#"{{"usage":{both}}}"#).as_bytes()]), Some(expected), "{both}");
+        }
         let silent = br#"{"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":null}}"#;
         assert_eq!(read(&[silent]).unwrap().cached_tokens, None);
     }
@@ -380,6 +399,19 @@ mod tests {
         assert_eq!(read(&[&start[..20], &start[20..], &text, end]), Some(expected));
         assert_eq!(read(&[start, end]), Some(expected), "a short stream too");
         assert_eq!(read(&[&text, end]), None);
+    }
+
+    #[test]
+    fn a_total_or_the_output_alone_is_known_with_an_estimate_of_the_prompt() {
+        for (usage, expected) in [
+            (r#"{"total_tokens":1000}"#, Some(1_000)),
+            (r#"{"completion_tokens":900}"#, Some(907)),
+            (r#"{"total_tokens":-1,"completion_tokens":0.5,"prompt_tokens":"9"}"#, None),
+        ] {
+            let mut watch = UsageWatch::default();
+            watch.observe(format!(r#"{{"usage":{usage}}}"#).as_bytes());
+            assert_eq!((watch.read(), watch.tokens_with_prompt_of(7)), (None, expected), "{usage}");
+        }
     }
 
     #[test]
@@ -421,17 +453,19 @@ mod tests {
             |text: &str| format!("data: {{\"id\":\"chatcmpl-1\",\"choices\":[{{\"text\":\"{text}\"}}]}}\n\n");
         let tokens = |stream: String, size: usize| {
             let mut watch = UsageWatch::default();
-            stream.as_bytes().chunks(size).for_each(|part| watch.observe(part));
+            for part in stream.as_bytes().chunks(size) {
+                watch.observe(part);
+                watch.observe_text(part);
+            }
             watch.streamed_tokens()
         };
         for size in [1, 3, 64, 10_000] {
             let plain = event(" a").repeat(50) + "data: [DONE]\n\n";
             assert_eq!(tokens(plain, size), 51, "one token in an event");
-            // 50 tokens of four bytes in each event but one.
-            let packed = event("a") + &event(&"word".repeat(50)).repeat(20) + "data: [DONE]\n\n";
-            assert!((980..=1_010).contains(&tokens(packed.clone(), size)), "{}", tokens(packed, size));
-            let quoting = event("data: data: data:").repeat(10);
-            assert_eq!(tokens(quoting, size), 10, "text that looks like an event is none");
+            let packed = event(&"word ".repeat(50)).repeat(20) + "data: [DONE]\n\n";
+            assert_eq!(tokens(packed, size), 1_000, "fifty tokens in each event");
+            let quoting = event("data:").repeat(10);
+            assert_eq!(tokens(quoting, size), 20, "text that looks like an event is none");
         }
     }
 

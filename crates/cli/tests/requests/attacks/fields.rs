@@ -90,9 +90,14 @@ fn endpoints_that_the_gateway_does_not_parse_are_no_way_around() {
         let send = |method, bytes: &[u8]| {
             Call::send(gateway.url(), method, "/v1/embeddings", &[&kind], bytes).finish().status
         };
-        for bytes in [constant.as_bytes(), &utf16, &marked] {
+        for bytes in [constant.as_bytes(), &utf16, &marked, &[body.as_bytes(), b" garbage"].concat()] {
             assert_eq!((send("POST", bytes), send("PUT", bytes)), (400, 400), "{kind}");
         }
+        // Space that JSON does not have, and some programs strip; and more than one object.
+        for space in ["\u{b}", "\u{c}", "\u{a0}"] {
+            assert_eq!(send("POST", format!("{space}{body}").as_bytes()), 400, "{kind} {space:?}");
+        }
+        assert_eq!(send("POST", format!("{body}\n{body}").as_bytes()), 400, "{kind}");
         assert!(bodies.lock().unwrap().is_empty());
         assert_eq!(send("POST", format!(" \n{body}").as_bytes()), 200, "{kind}");
         assert_eq!(bodies.lock().unwrap().pop().unwrap(), json!({"model": "m", "input": "a"}), "{kind}");
@@ -109,11 +114,12 @@ fn uploads_that_are_no_json_pass_unread() {
     });
     let gateway = Gateway::over(&[&engine.url], &[]);
     let form = b"--b\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\n{\"rid\": 1}\r\n--b--\r\n";
-    let uploads: [(&str, &[u8]); 4] = [
+    let uploads: [(&str, &[u8]); 5] = [
         ("multipart/form-data; boundary=b", form),
         ("audio/mpeg", b"\xff\xfb\x90\x64{\"rid\": 1}"),
         ("application/octet-stream", &[0; 200_000]),
         ("text/plain", b"Hello {\"rid\": 1}"),
+        ("application/x-ndjson", b"{\"rid\": 1}\n{\"rid\": 2}\n"),
     ];
     for (kind, bytes) in uploads {
         let kind = format!("content-type: {kind}");

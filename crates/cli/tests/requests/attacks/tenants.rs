@@ -74,7 +74,7 @@ fn a_salt_is_secret_the_same_on_routers_that_share_and_the_only_one_at_every_end
 #[test]
 fn hidden_numbers_of_cached_tokens_are_in_no_part_of_a_response() {
     let engine = Scripted::new(|mut asked| {
-        let usage = r#""usage":{"prompt_tokens":640,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":608}}"#;
+        let usage = r#""usage":{"prompt_tokens":640,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":608,"cached_tokens_per_turn":[608]}},"num_cached_tokens":608,"timings":{"cache_n":608,"prompt_n":32}"#;
         if String::from_utf8_lossy(&asked.body).contains(r#""stream":true"#) {
             asked.begin_events();
             asked.chunk("data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n");
@@ -98,6 +98,7 @@ fn hidden_numbers_of_cached_tokens_are_in_no_part_of_a_response() {
             hidden.text()
         );
         assert!(hidden.text().contains("640"), "the rest is unchanged");
+        assert!(hidden.text().contains("\"prompt_n\":640"), "{}", hidden.text());
         for header in ["cached-tokens", "expected-ttft-ms", "reason"] {
             assert_eq!(hidden.header(&format!("x-warmroute-{header}")), None);
         }

@@ -63,6 +63,95 @@ fn usage_is_requested_whatever_the_client_says_and_the_client_does_not_see_it() 
     engine.check();
 }
 
+/// A usage in other words than usual is read: nine hundred tokens of two thousand each time.
+#[test]
+fn a_usage_in_any_words_counts() {
+    for usage in [
+        r#"{"prompt_tokens":10,"completion_tokens":900,"input_tokens":10,"output_tokens":900}"#,
+        r#"{"prompt_tokens":10.0,"completion_tokens":900.0}"#,
+        r#"{"total_tokens":910}"#,
+        r#"{"completion_tokens":900}"#,
+    ] {
+        let answer = format!(r#"{{"choices":[],"usage":{usage}}}"#);
+        let engine = Scripted::new(move |mut asked| asked.answer(&answer));
+        let (_folder, gateway) = limited(&engine);
+        let served = served(&gateway, r#"{"model":"m","max_tokens":1,"messages":[]}"#);
+        assert!((1..=3).contains(&served), "{usage}: {served} answers of 900 tokens within 2,000 a minute");
+    }
+}
+
+/// A client that leaves before the end never lets the engine report its usage. The text that it got counts, however many
+/// tokens an event has, and counts as its tenant's.
+#[test]
+fn leaving_before_the_end_is_no_way_around() {
+    let words = "word ".repeat(50);
+    let completion = format!("data: {{\"id\":\"c\",\"choices\":[{{\"index\":0,\"text\":\"{words}\"}}]}}\n\n");
+    let chat = completion.replace("\"text\":", "\"delta\":{\"content\":").replace("\"}]", "\"}}]");
+    let call = r#""tool_calls":[{"index":0,"function":{"arguments":"#;
+    let called = chat.replace("\"content\":", call).replace("\"}}]", "\"}}]}}]");
+    let delta = format!("data: {{\"type\":\"response.output_text.delta\",\"delta\":\"{words}\"}}\n\n");
+    let text = format!("data: {{\"type\":\"content_block_delta\",\"delta\":{{\"text\":\"{words}\"}}}}\n\n");
+    for (path, event, body) in [
+        ("/v1/completions", completion, r#"{"model":"m","stream":true,"prompt":"x","max_tokens":950}"#),
+        ("/v1/chat/completions", chat, r#"{"model":"m","stream":true,"messages":[],"max_tokens":950}"#),
+        ("/v1/chat/completions", called, r#"{"model":"m","stream":true,"messages":[],"max_tokens":950}"#),
+        ("/v1/responses", delta, r#"{"model":"m","stream":true,"input":"x","max_output_tokens":950}"#),
+        ("/v1/messages", text, r#"{"model":"m","stream":true,"messages":[],"max_tokens":950}"#),
+    ] {
+        let engine = Scripted::new(move |mut asked| {
+            asked.begin_events();
+            (0..18).for_each(|_| asked.chunk(&event));
+            asked.chunk("data: {\"last\":1}\n\n");
+            asked.wait_for_hang_up_or_close();
+        });
+        let (_folder, gateway) = limited(&engine);
+        let mut served = 0;
+        while served < 20 {
+            let headers = ["authorization: Bearer sk-few", "content-type: application/json"];
+            let mut call = Call::send(gateway.url(), "POST", path, &headers, body.as_bytes());
+            if !call.read_until("\r\n\r\n").starts_with("HTTP/1.1 200") {
+                break;
+            }
+            call.read_until("last");
+            call.hang_up();
+            gateway.wait_for_idle();
+            served += 1;
+        }
+        assert!((1..=3).contains(&served), "{path}: {served} answers of 900 tokens within 2,000 a minute");
+        let output = gateway.metric("warmroute_tenant_output_tokens_total{tenant=\"few\"}");
+        let expected = f64::from(served) * 900.0;
+        assert!((0.9 * expected..1.1 * expected).contains(&output), "{path}: {output} of {expected}");
+        assert!(gateway.metric("warmroute_tenant_prompt_tokens_total{tenant=\"few\"}") >= f64::from(served));
+    }
+}
+
+/// A document without streaming that is left before its usage.
+#[test]
+fn leaving_a_document_before_its_usage_is_no_way_around() {
+    let engine = Scripted::new(move |mut asked| {
+        let text =
+            format!("{{\"choices\":[{{\"message\":{{\"content\":\"{}\"}}}}],\"last", "word ".repeat(900));
+        asked.write("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9000\r\n\r\n");
+        asked.write(&text);
+        asked.wait_for_hang_up_or_close();
+    });
+    let (_folder, gateway) = limited(&engine);
+    let mut served = 0;
+    while served < 20 {
+        let headers = ["authorization: Bearer sk-few", "content-type: application/json"];
+        let path = "/v1/chat/completions";
+        let mut call = Call::send(gateway.url(), "POST", path, &headers, DOCUMENT.as_bytes());
+        if !call.read_until("\r\n\r\n").starts_with("HTTP/1.1 200") {
+            break;
+        }
+        call.read_until("last");
+        call.hang_up();
+        gateway.wait_for_idle();
+        served += 1;
+    }
+    assert!((1..=3).contains(&served), "{served} answers of 900 tokens within 2,000 a minute");
+}
+
 /// An engine that computes responses in the background: the first request for one finds it queued.
 fn background_engine() -> Scripted {
     let asked_for = std::sync::Mutex::new(std::collections::HashMap::<String, u32>::new());

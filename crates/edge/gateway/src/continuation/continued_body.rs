@@ -26,7 +26,7 @@ pub(crate) enum Continued {
 }
 
 /// Fields that bind the answer to something that a worker which begins in the middle does not know.
-const BINDING: [&str; 27] = [
+const BINDING: [&str; 28] = [
     "audio",
     "data_parallel_rank",
     "ebnf",
@@ -52,6 +52,8 @@ const BINDING: [&str; 27] = [
     "structured_outputs",
     "suffix",
     "top_logprobs",
+    // The next worker would cut the text so far as well, and see less of the prompt.
+    "truncate_prompt_tokens",
     "use_beam_search",
     "json_schema",
 ];
@@ -289,6 +291,8 @@ mod tests {
             json!({"echo": "yes"}),
             json!({"n": "2"}),
             json!({"use_beam_search": 1}),
+            json!({"truncate_prompt_tokens": 100}),
+            json!({"truncate_prompt_tokens": -1}),
             json!({"store": true}),
             json!({"response_format": {"type": "json_object"}}),
             json!({"guided_json": {"type": "object"}}),

@@ -12,6 +12,8 @@ pub(crate) struct DeliveredText {
     pub(crate) text: String,
     /// Output tokens, as the engine counts them or one for each event.
     pub(crate) tokens: u32,
+    /// Events with text. Each has a token at least.
+    pub(crate) text_events: u32,
     /// Tokens that workers before the current one delivered.
     pub(super) tokens_before: u32,
     /// Fields that every event repeats.
@@ -129,6 +131,7 @@ impl DeliveredText {
             Some(ids) => ids.len() as u32,
             None => u32::from(!is_role_event),
         };
+        self.text_events = self.text_events.saturating_add(u32::from(!said.is_empty()));
         self.text.push_str(said);
         self.is_finished |= choice.finish_reason.is_some();
         if self.text.len() > TEXT_BYTES_MAX {
@@ -184,6 +187,7 @@ mod tests {
         };
         let seen = delivered(&[GREETING, &said("Hel"), &said(""), &said("lo")]);
         assert_eq!((seen.text.as_str(), seen.tokens, seen.is_finished), ("Hello", 3, false));
+        assert_eq!(seen.text_events, 2);
         assert_eq!(seen.head.created, Some(7.into()));
         assert_eq!(seen.obstacle, None);
     }

@@ -38,11 +38,14 @@ pub(crate) struct Remainder {
     pub(crate) text: String,
     /// Output tokens, by events.
     pub(crate) tokens: u32,
+    /// Events with text: fewer tokens cannot have been delivered.
+    pub(crate) text_events: u32,
 }
 
 impl Remainder {
-    /// Corrects the number of delivered tokens, and by it what is left to generate.
-    pub(crate) fn recount(&mut self, tokens: u32) {
+    /// Corrects the number of delivered tokens, as the next worker counts them, and by it what is left to generate.
+    pub(crate) fn recount(&mut self, counted: u32) {
+        let tokens = counted.max(self.text_events);
         if let Some(body) = with_limits_for(&self.body, self.tokens, tokens) {
             (self.body, self.tokens) = (body, tokens);
         }
@@ -56,4 +59,23 @@ pub(crate) struct Resumed {
     pub(crate) attempt: Attempt,
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) started: StartedResponse,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_counts_fewer_tokens_than_events_leaves_no_more_to_generate() {
+        let left = |counted: u32| {
+            let body = Bytes::from_static(b"{\"max_tokens\":7}");
+            let mut remainder = Remainder { body, text: "one two ".to_owned(), tokens: 3, text_events: 2 };
+            remainder.recount(counted);
+            (String::from_utf8(remainder.body.to_vec()).unwrap(), remainder.tokens)
+        };
+        assert_eq!(left(5), ("{\"max_tokens\":5}".to_owned(), 5));
+        for too_few in [0, 1, 2] {
+            assert_eq!(left(too_few), ("{\"max_tokens\":8}".to_owned(), 2), "{too_few}");
+        }
+    }
 }

@@ -82,6 +82,8 @@ impl Dispatch {
                 routed => routed?,
             };
             let (mut attempt, upstream) = self.begin_attempt(decision)?;
+            // The stream counts the prompt.
+            attempt.mark_answered();
             if !is_counted && let Some(tokens) = self.count_tokens(&attempt, &remainder.text).await {
                 remainder.recount(tokens);
                 is_counted = true;

@@ -14,6 +14,7 @@ use crate::usage::{UsageFilter, UsageWatch};
 #[derive(Debug, PartialEq)]
 struct Seen {
     usage: Option<Usage>,
+    tokens: u32,
     passed: Vec<u8>,
     is_complete: bool,
     has_ended: bool,
@@ -45,13 +46,14 @@ impl Seen {
         let mut passed = Vec::new();
         for piece in pieces {
             watch.observe(piece);
+            watch.observe_text(piece);
             end.observe(piece);
             document.observe(piece);
             passed.extend_from_slice(&events.strip(Bytes::copy_from_slice(piece)));
         }
         passed.extend_from_slice(&events.take_rest().unwrap_or_default());
         let (is_complete, has_ended) = (end.is_complete(2), document.has_ended(true));
-        Seen { usage: watch.read(), passed, is_complete, has_ended }
+        Seen { usage: watch.read(), tokens: watch.streamed_tokens(), passed, is_complete, has_ended }
     }
 }
 

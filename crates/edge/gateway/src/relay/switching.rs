@@ -10,6 +10,7 @@ use super::{OpenResponse, Relay, TruncatedResponse};
 use crate::continuation::{Continued, Interrupted, Remainder, Resumed, SentRequest, continued};
 use crate::permit::Permit;
 use crate::response_watch::ResponseWatch;
+use crate::tenant_tokens::PartialTokens;
 use crate::upstream::UpstreamError;
 use crate::upstream_body::BufferedBody;
 
@@ -87,6 +88,7 @@ impl Relay {
                 let last = guard.closing_events(self.params.api, finish_reason, usage);
                 let last = self.open.as_mut().map_or_else(Bytes::new, |open| open.inspect(last));
                 self.end_open(error);
+                self.partial_tokens.take().into_iter().for_each(PartialTokens::count);
                 return Some(AfterFailure::Ended(Ok(last)));
             }
             Continued::Impossible(why) => {
@@ -101,16 +103,17 @@ impl Relay {
         }
         continuation.switches += 1;
         let (text, tokens) = (guard.delivered.text.clone(), guard.delivered.tokens);
+        let text_events = guard.delivered.text_events;
         let (worker, permit) = self.end_open(error)?;
         request.recover(worker, permit);
-        self.switch = Some(request.resume(Remainder { body, text, tokens }));
+        self.switch = Some(request.resume(Remainder { body, text, tokens, text_events }));
         Some(AfterFailure::Switching)
     }
 
     /// Ends the attempt of a worker that failed. Returns the worker, and the permit that the request keeps.
     fn end_open(&mut self, error: &UpstreamError) -> Option<(Arc<Worker>, Option<Permit>)> {
         let mut open = self.open.take()?;
-        open.watch.charge_partial_answer();
+        self.partial_tokens = open.watch.charge_partial_answer();
         let OpenResponse { response, watch: ResponseWatch { attempt, permit, .. }, .. } = open;
         let worker = Arc::clone(&attempt.decision.worker);
         self.end_failed(attempt, error);
@@ -139,7 +142,8 @@ impl Relay {
                     OpenResponse::new(started.response, attempt, request.take_permit(), &self.params);
                 self.guard.iter_mut().for_each(|guard| guard.begin_next(tokens_before));
                 open.watch.set_streamed_before(tokens_before);
-                (self.open, self.upstream) = (Some(open), upstream);
+                // The end of the whole stream counts all of it.
+                (self.open, self.upstream, self.partial_tokens) = (Some(open), upstream, None);
                 if let Some(continuation) = &mut self.continuation {
                     continuation.request = Some(request);
                 }

@@ -72,6 +72,7 @@ REFUSED = [
     ("picker.pools[0].name=llama", "no effect without picker.enabled"),
     (f"{POOL},discovery.enabled=false", "set discovery.enabled"),
     ("service.enabled=false", "neither clients nor proxies"),
+    ("discovery.selector=null,discovery.pool=llama,discovery.namespaces={a,b}", "several namespaces may have a pool of one name"),
     ("discovery.allNamespaces=true,discovery.namespaces[0]=a", "not both"),
     ("monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true", "twice"),
     ("extraArgs[0]=--port=8080", "the chart sets --port itself"),

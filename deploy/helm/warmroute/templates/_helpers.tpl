@@ -28,8 +28,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if ne (len $set) 1 }}
 {{- fail (printf "discovery: set exactly one of selector, service and pool; set are: %s" (join ", " $set | default "none")) }}
 {{- end }}
-{{- if and $d.allNamespaces (eq (first $set) "pool") }}
-{{- fail "discovery.allNamespaces: several namespaces may have a pool of one name; list the pools' namespaces in discovery.namespaces" }}
+{{- if and (or $d.allNamespaces (gt (len $d.namespaces) 1)) (eq (first $set) "pool") }}
+{{- fail "discovery: several namespaces may have a pool of one name; set the pools' one namespace in discovery.namespaces, and use a release for each namespace" }}
 {{- end }}
 {{- if and $d.port (eq (first $set) "pool") }}
 {{- fail "discovery.port has no effect with pools: workers listen on the targetPorts of their pool" }}

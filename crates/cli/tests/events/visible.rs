@@ -258,14 +258,13 @@ fn a_model_folder_that_hangs_holds_up_no_other_engine() {
     let (folder, path) = copied(&model, "visible-turns");
     let mut held = HeldFile::new(&folder.file("tokenizer.json"));
     let hanging = publishing(&["hanging"]);
-    // An engine that names a folder of this machine as its model.
     let (piped_folder, piped_path) = copied(&model, "visible-turns-pipe");
     let pipe = piped_folder.file("tokenizer.json");
     std::fs::remove_file(&pipe).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let piped = publishing(&[&piped_path]);
-    let paths = [format!("hanging={path}"), format!("honest={model}")];
-    let gateway = Gateway::start(&[hanging.url()], &["--model-path", &paths[0], &paths[1]]);
+    let piped = publishing(&["piped"]);
+    let paths = [format!("hanging={path}"), format!("piped={piped_path}"), format!("honest={model}")];
+    let gateway = Gateway::start(&[hanging.url()], &["--model-path", &paths[0], &paths[1], &paths[2]]);
     held.wait_for_reader();
     for engine in [&piped, &honest] {
         let added = post(gateway.admin(), "/workers", &json!({"url": engine.url()}).to_string());

@@ -1,7 +1,7 @@
 //! Many faults at once: eight engine processes, two hundred clients, and a fault injector that kills, stops, restarts
 //! and corrupts them by a seed. All guarantees must hold during the run, and no resource may leak.
 //!
-//! `CHAOS_SECONDS=300 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos -- --ignored --nocapture` prints the
+//! `CHAOS_SECONDS=300 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos engines -- --ignored --nocapture` prints the
 //! table of docs/reliability.md. The seed fixes the faults and their times, but not the scheduling of threads and
 //! packets. With `CHAOS_HANDOVERS=0` one gateway serves the whole run, so that its leaks show. With
 //! `CHAOS_QDISC="netem delay 20ms loss 1%"`, as root, packets are delayed and lost. `attack` is a run of its own.

@@ -182,27 +182,97 @@ fn reports_that_are_too_large_are_refused() {
     assert_eq!(Call::raw(gateway.admin(), request.as_bytes()).finish().status, 413);
 }
 
-/// A pipe stands for a file of a network file system that does not answer.
-#[test]
-fn a_model_folder_that_hangs_does_not_hold_up_the_end() {
-    use std::os::unix::fs::OpenOptionsExt;
-    const O_NONBLOCK: i32 = 0o4000;
-    let model = scratch("visible-hanging-model");
-    let one = engine(&["--events", "tcp://127.0.0.1:0", "--write-model", &model]);
-    let folder = TempFolder::new("visible-hanging");
-    for file in std::fs::read_dir(&model).unwrap().map(|file| file.unwrap().file_name()) {
+/// A regular file that cannot be opened, as one of a network file system that does not answer: another process has a lease
+/// on it, and the kernel waits 45 s for its return.
+struct HeldFile {
+    holder: std::process::Child,
+    said: std::io::BufReader<std::process::ChildStdout>,
+}
+
+impl HeldFile {
+    fn new(path: &str) -> HeldFile {
+        const HOLDER: &str = "import fcntl, signal, sys\n\
+            file = open(sys.argv[1], 'r+')\n\
+            signal.signal(signal.SIGIO, lambda *_: print('asked', flush=True))\n\
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n\
+            print('held', flush=True)\n\
+            while True: signal.pause()\n";
+        let mut holder = std::process::Command::new("python3");
+        let mut holder =
+            holder.args(["-c", HOLDER, path]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let said = std::io::BufReader::new(holder.stdout.take().unwrap());
+        let mut held = HeldFile { holder, said };
+        held.wait_for("held");
+        held
+    }
+
+    /// Waits until another process opens the file.
+    fn wait_for_reader(&mut self) {
+        self.wait_for("asked");
+    }
+
+    fn wait_for(&mut self, word: &str) {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut self.said, &mut line).unwrap();
+        assert_eq!(line.trim(), word);
+    }
+}
+
+impl Drop for HeldFile {
+    fn drop(&mut self) {
+        self.holder.kill().unwrap();
+        self.holder.wait().unwrap();
+    }
+}
+
+/// A copy of a model's folder.
+fn copied(model: &str, name: &str) -> (TempFolder, String) {
+    let folder = TempFolder::new(name);
+    for file in std::fs::read_dir(model).unwrap().map(|file| file.unwrap().file_name()) {
         let file = file.to_str().unwrap();
         std::fs::copy(format!("{model}/{file}"), folder.file(file)).unwrap();
     }
-    let pipe = folder.file("tokenizer.json");
-    std::fs::remove_file(&pipe).unwrap();
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let path = std::path::Path::new(&pipe).parent().unwrap().to_str().unwrap();
-    let gateway = Gateway::start(&[one.url()], &["--model-path", path]);
-    // A pipe can be opened for writing once another process reads it. The reader then waits for bytes that never come.
-    let _writer = eventually("the gateway reads the file", || {
-        std::fs::OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(&pipe).ok()
-    });
+    let path = folder.file("");
+    (folder, path.trim_end_matches('/').to_owned())
+}
+
+#[test]
+fn a_model_folder_that_hangs_does_not_hold_up_the_end() {
+    let model = scratch("visible-hanging-model");
+    let one = engine(&["--events", "tcp://127.0.0.1:0", "--write-model", &model]);
+    let (folder, path) = copied(&model, "visible-hanging");
+    let mut held = HeldFile::new(&folder.file("tokenizer.json"));
+    let gateway = Gateway::start(&[one.url()], &["--model-path", &path]);
+    held.wait_for_reader();
     gateway.process.signal("-TERM");
     gateway.process.wait();
+}
+
+/// Engines are compared with their models' files one at a time. One whose folder hangs, or has a pipe for a file, must not
+/// keep the turn.
+#[test]
+fn a_model_folder_that_hangs_holds_up_no_other_engine() {
+    let model = scratch("visible-turns-model");
+    let publishing = |more: &[&str]| engine(&[&["--events", "tcp://127.0.0.1:0", "--model"], more].concat());
+    let honest = publishing(&["honest", "--write-model", &model]);
+    let (folder, path) = copied(&model, "visible-turns");
+    let mut held = HeldFile::new(&folder.file("tokenizer.json"));
+    let hanging = publishing(&["hanging"]);
+    let (piped_folder, piped_path) = copied(&model, "visible-turns-pipe");
+    let pipe = piped_folder.file("tokenizer.json");
+    std::fs::remove_file(&pipe).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let piped = publishing(&["piped"]);
+    let paths = [format!("hanging={path}"), format!("piped={piped_path}"), format!("honest={model}")];
+    let gateway = Gateway::start(&[hanging.url()], &["--model-path", &paths[0], &paths[1], &paths[2]]);
+    held.wait_for_reader();
+    for engine in [&piped, &honest] {
+        let added = post(gateway.admin(), "/workers", &json!({"url": engine.url()}).to_string());
+        assert!(added.status < 300, "{}", added.text());
+    }
+    wait_for_why(&gateway, &hanging, "could not be read within 10 s");
+    wait_for_why(&gateway, &piped, "tokenizer.json is not a regular file");
+    eventually("the honest engine is compared", || {
+        (worker(&gateway, &honest)["matching"] != "none").then_some(())
+    });
 }

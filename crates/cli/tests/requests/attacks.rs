@@ -4,6 +4,7 @@
 mod admin;
 mod background;
 mod connections;
+mod engines;
 mod fields;
 mod framing;
 mod limits;

@@ -73,6 +73,30 @@ fn a_budget_comes_from_the_key_or_the_settings_and_a_header_sets_a_shorter_one()
     gateway.wait_for_idle();
 }
 
+/// What an idle engine can do in time is refused to no class: there is no work ahead that a lower class should leave to others.
+#[test]
+fn an_idle_engine_accepts_every_class_that_it_can_serve_in_time() {
+    let engine = Process::start(&["engine", "--port", "0", "--model", "m", "--speed", "1"]);
+    let gateway = Gateway::over(&[engine.url()], &["--allow-high-priority"]);
+    let ask = |number: usize, headers: &[&str]| {
+        let response = send(&gateway, headers, &format!("{number} {}", "word ".repeat(8_000))).finish();
+        gateway.wait_for_idle();
+        response
+    };
+    let expected_ms = |response: &Response| -> f64 {
+        response.header("x-warmroute-expected-ttft-ms").unwrap().parse().unwrap()
+    };
+    // The prediction settles.
+    let expected = (0..12).map(|number| expected_ms(&ask(number, &[]))).last().unwrap();
+    for (number, class) in ["low", "normal", "high"].into_iter().enumerate() {
+        let priority = format!("x-warmroute-priority: {class}");
+        let within = |share: f64| budget((expected / share) as u32);
+        let accepted = ask(100 + number, &[&priority, &within(0.7)]);
+        assert_eq!(accepted.status, 200, "{class}, {expected} ms expected: {}", accepted.text());
+        assert_eq!(ask(200 + number, &[&priority, &within(1.5)]).status, 429, "{class}");
+    }
+}
+
 /// Requests without a first token are work ahead of the next. The lowest class is refused first.
 #[test]
 fn work_ahead_uses_budgets_up_and_the_lowest_class_is_refused_first() {

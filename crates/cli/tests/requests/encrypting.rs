@@ -139,6 +139,25 @@ fn both_listeners_speak_tls_and_require_certificates_if_configured() {
 }
 
 #[test]
+fn old_versions_of_tls_are_refused_with_an_alert() {
+    let (authority, engine) = (Authority::new("versions"), engine(&[]));
+    let Identity { cert, key } = authority.issue("server");
+    let gateway = Gateway::over(&[engine.url()], &["--tls-cert", &cert, "--tls-key", &key]);
+    // SSL 3.0, TLS 1.0 and TLS 1.1.
+    for minor in 0..=2 {
+        let hello = [&[3, minor][..], &[7; 32], &[0, 0, 2, 0, 0x2f, 1, 0]].concat();
+        let length = hello.len() as u8;
+        let record = [&[0x16, 3, minor.min(1), 0, length + 4, 1, 0, 0, length][..], &hello].concat();
+        let mut stream = TcpStream::connect(gateway.url().trim_start_matches("https://")).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.write_all(&record).unwrap();
+        let mut answer = Vec::new();
+        _ = stream.read_to_end(&mut answer);
+        assert!(matches!(answer[..], [0x15, 3, _, 0, 2, 2, _]), "3.{minor}: {answer:x?}");
+    }
+}
+
+#[test]
 fn a_certificate_is_replaced_at_run_time_and_a_bad_one_is_refused() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let (before, after) = (old.issue("server"), new.issue("server"));

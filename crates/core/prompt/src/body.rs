@@ -51,6 +51,16 @@ pub struct MarkedField {
     pub range: Range<usize>,
 }
 
+impl MarkedField {
+    /// The field with this key, whose value ends where the cursor stands.
+    fn before<'a>(mark: usize, key: RawStr<'a>, end: &Cursor<'a>) -> MarkedField {
+        MarkedField { mark, range: end.position_of(key) - 1..end.position() }
+    }
+}
+
+/// An object of further fields, or a list of one for each prompt: engines read some fields there as well as at the top.
+const SAMPLING_FIELD: &[u8] = b"sampling_params";
+
 /// Fields that limit the answer's length. The API decides which of them an engine reads.
 const ANSWER_FIELDS: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
 
@@ -176,7 +186,8 @@ impl<'a> Body<'a> {
         Body::read_with(bytes, &[], |_| None)
     }
 
-    /// Reads a body. Finds the values at `paths`, and records where the fields are whose names `mark` numbers.
+    /// Reads a body. Finds the values at `paths`, and records where the fields are whose names `mark` numbers, at the top
+    /// and in `sampling_params`.
     pub fn read_with(
         bytes: &'a [u8],
         paths: &[JsonPath],
@@ -186,7 +197,7 @@ impl<'a> Body<'a> {
         let mut cursor = Cursor::new(bytes);
         cursor.object(|key, value| {
             let (name, before) = (key.unescaped(), value.clone());
-            let mark = mark(&name);
+            let own_mark = mark(&name);
             body.note(&name);
             body.field(key, value)?;
             for (path, found) in paths.iter().zip(&mut body.found) {
@@ -194,9 +205,10 @@ impl<'a> Body<'a> {
                     *found = path.find(before.up_to(value).trim_ascii());
                 }
             }
-            if let Some(mark) = mark {
-                let range = value.position_of(key) - 1..value.position();
-                body.marked.push(MarkedField { mark, range });
+            match own_mark {
+                Some(mark) => body.marked.push(MarkedField::before(mark, key, value)),
+                None if *name == *SAMPLING_FIELD => mark_fields(before, &mark, &mut body.marked)?,
+                None => {}
             }
             Ok(())
         })?;
@@ -495,6 +507,29 @@ fn item_reference(item: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(id.and_then(text_of).unwrap_or_default())
 }
 
+/// Marks the fields of an object, or of each object in a list.
+fn mark_fields<'a>(
+    mut value: Cursor<'a>,
+    mark: &impl Fn(&[u8]) -> Option<usize>,
+    marked: &mut Vec<MarkedField>,
+) -> Result<(), BadJson> {
+    let mut object = |value: &mut Cursor<'a>| {
+        value.object(|key, value| {
+            value.skip_value()?;
+            marked.extend(mark(&key.unescaped()).map(|mark| MarkedField::before(mark, key, value)));
+            Ok(())
+        })
+    };
+    match value.kind() {
+        Kind::Object => object(&mut value),
+        Kind::Array => value.array(|item| match item.kind() {
+            Kind::Object => object(item),
+            _ => item.skip_value(),
+        }),
+        Kind::String | Kind::Other => Ok(()),
+    }
+}
+
 /// The prompt of a list of one prompt; any other value unchanged.
 fn only_one_of(prompts: &[u8]) -> &[u8] {
     let mut cursor = Cursor::new(prompts);
@@ -561,6 +596,11 @@ mod tests {
             (r#"{"a":1 , "x":1 , "\u0079":2 , "x":null }"#, r#"{"a":1 }"#),
             (r#"{"x":1,"y":2}"#, "{}"),
             (r#"{"a":"x"}"#, r#"{"a":"x"}"#),
+            (r#"{"sampling_params":{"a":1,"x":{"y":1}},"b":2}"#, r#"{"sampling_params":{"a":1},"b":2}"#),
+            (
+                r#"{"sampling_params" : [{"x":1}, 5,{"a":1 , "y":1}],"x":1}"#,
+                r#"{"sampling_params":[{},5,{"a":1}]}"#,
+            ),
         ] {
             let body = Body::read_with(json.as_bytes(), &[], mark).unwrap();
             let ranges: Vec<_> = body.marked().iter().map(|field| field.range.clone()).collect();

@@ -71,6 +71,11 @@ impl Decision {
         self.view == CacheView::Reported && self.expectation.prediction.is_some()
     }
 
+    /// The part of that time until the work ahead on the worker is done.
+    pub fn expected_queue_ms(&self) -> f32 {
+        self.candidate_records[0].as_ref().map_or(0.0, |chosen| chosen.numbers.estimate.queue_ms)
+    }
+
     /// The prediction for the worker's cache.
     pub(crate) fn predicted(&self) -> PredictedCache {
         let Expectation { view, presumed_bytes, prediction: reported, .. } = self.expectation;

@@ -7,10 +7,9 @@
 //! ZeroMQ as engines use it has no authentication. So a worker's events must come from the host in its URL, a connection
 //! from any other address is closed before it has sent anything, and all unfinished messages together have a bound.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -23,6 +22,7 @@ use warmroute_zmtp::{
 };
 
 use crate::feed_handle::FeedHandle;
+use crate::host_addresses::HostAddresses;
 use crate::sink::EventSink;
 use crate::source::host_of;
 use crate::subscriber::Subscriber;
@@ -36,8 +36,6 @@ const CONNECTIONS_MAX: usize = MAX_WORKERS;
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Most bytes of unfinished messages, of all connections together.
 const UNFINISHED_BYTES_MAX: usize = 64 << 20;
-/// Time to resolve the host names of workers, when an engine connects.
-const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A bound socket. Dropping it closes it; its subscribers then receive nothing more.
 pub struct BoundListener {
@@ -59,6 +57,7 @@ struct ExpectedWorkers {
     endpoint: Endpoint,
     publishers: Publishers,
     topics: Mutex<Topics>,
+    hosts: Arc<HostAddresses>,
 }
 
 #[derive(Default)]
@@ -92,6 +91,7 @@ impl BoundListener {
             endpoint: endpoint.clone(),
             publishers: config.publishers,
             topics: Mutex::default(),
+            hosts: HostAddresses::new(),
         });
         let task = tokio::spawn(accept(socket, Arc::clone(&expected), config.clone()));
         BoundListener { expected, endpoint, config, task }
@@ -123,6 +123,9 @@ impl BoundListener {
     ) -> Result<Subscriber, SharedTopic> {
         let mut topics = self.expected.topics.lock();
         topics.claim(&worker, topic)?;
+        if self.config.publishers == Publishers::WorkerHosts {
+            self.expected.hosts.add(host_of(&worker.url));
+        }
         let feed_handle = Arc::new(FeedHandle::new(worker, self.config.feed.clone(), sink));
         feed_handle.set_trouble(Some(topics.describe_absence(topic, &self.endpoint)));
         let config = self.config.clone();
@@ -135,7 +138,11 @@ impl BoundListener {
 
     /// Stops expecting a worker.
     pub fn release(&self, worker: &Address) {
-        self.expected.topics.lock().release(worker);
+        let mut topics = self.expected.topics.lock();
+        topics.release(worker);
+        let workers = topics.by_topic.values().map(|entry| &entry.feed_handle.worker);
+        let used: HashSet<&str> = workers.map(|worker| host_of(&worker.url)).collect();
+        self.expected.hosts.keep(|host| used.contains(host));
     }
 }
 
@@ -220,15 +227,6 @@ impl Line {
     }
 }
 
-/// Whether a host name has this address.
-async fn resolves_to(host: &str, address: IpAddr) -> bool {
-    let resolving = tokio::time::timeout(RESOLVE_WITHIN, tokio::net::lookup_host((host, 0)));
-    match resolving.await {
-        Ok(Ok(mut found)) => found.any(|found| found.ip().to_canonical() == address),
-        _ => false,
-    }
-}
-
 impl ExpectedWorkers {
     /// The receiver of a topic, if the peer may publish under it.
     async fn find(&self, topic: &Bytes, peer: &str, address: Option<IpAddr>) -> Option<TaskSender> {
@@ -265,17 +263,8 @@ impl ExpectedWorkers {
         let Some(address) = address.filter(|_| self.publishers == Publishers::WorkerHosts) else {
             return true;
         };
-        for url in worker_urls {
-            let host = host_of(url);
-            let is_it = match host.parse::<IpAddr>() {
-                Ok(literal) => literal.to_canonical() == address,
-                Err(_) => resolves_to(host, address).await,
-            };
-            if is_it {
-                return true;
-            }
-        }
-        false
+        let hosts: Vec<&str> = worker_urls.iter().map(|url| host_of(url)).collect();
+        self.hosts.any_has(&hosts, address).await
     }
 }
 

@@ -16,6 +16,7 @@ mod feed_handle;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod heavy_work;
+mod host_addresses;
 mod inbox;
 mod json;
 mod msgpack;

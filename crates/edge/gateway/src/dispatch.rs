@@ -18,6 +18,7 @@ use warmroute_types::{Micros, WorkerId};
 
 use crate::attempt::{Attempt, blame_worker, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
+use crate::body_deadline;
 use crate::cached_tokens::CachedTokens;
 use crate::drain::Drain;
 use crate::early_lease::EarlyLease;
@@ -101,7 +102,7 @@ async fn read(
         Ok(early) => early,
         Err(refusal) => {
             connection.iter().for_each(|connection| connection.refuse());
-            intake::drain_refused_body(&parts.headers, body, config.timeouts.body);
+            body_deadline::drain_refused_body(&parts.headers, body, config.timeouts.body);
             return Err(refusal);
         }
     };
@@ -206,8 +207,10 @@ impl Dispatch {
                     }
                 }
                 // The dropped attempt counts as cancelled by the client.
-                Err(_) if self.intake.body.client_failed() => return Err(GatewayError::BrokenBody),
-                Err(error) => self.record_failure(attempt, &error),
+                Err(error) => match self.intake.body.client_failure() {
+                    Some(failure) => return Err(failure),
+                    None => self.record_failure(attempt, &error),
+                },
             }
             if !self.has_attempts_left() {
                 return self.give_up(GatewayError::NotReady);
@@ -363,7 +366,7 @@ impl Dispatch {
             // A refused decision is dropped, and its booking with it.
             let cached_tokens = self.intake.request.cached_tokens;
             ttft_budget::check(budget, expected_ttft, self.gateway.now(), cached_tokens)?;
-            self.gateway.admission_gate.typical_ttft.learn(expected_ttft);
+            self.gateway.admission_gate.typical_ttft.learn(expected_ttft.total());
         }
         Ok(decision)
     }

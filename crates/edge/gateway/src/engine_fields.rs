@@ -54,12 +54,13 @@ const fn row(name: &'static str, default: FieldAction, effect: &'static str) -> 
 use FieldAction::{Drop, Pass, Refuse};
 
 /// All fields that are known to steer an engine.
-pub const ENGINE_FIELDS: [EngineField; 32] = [
+pub const ENGINE_FIELDS: [EngineField; 44] = [
     row(
         "kv_transfer_params",
         Drop,
         "names an engine and blocks to read a prompt's cache from, or writes it there (vLLM)",
     ),
+    row("kv_router_hint", Drop, "names an engine and blocks to read a prompt's cache from (SGLang)"),
     row("ec_transfer_params", Drop, "the same for the cache of images (vLLM)"),
     row(
         "bootstrap_*",
@@ -76,6 +77,7 @@ pub const ENGINE_FIELDS: [EngineField; 32] = [
         Drop,
         "phase, rank and server of a request split between two engines (SGLang, TensorRT-LLM)",
     ),
+    row("decode_tp_size", Drop, "layout of the decoding engine of a split request (SGLang)"),
     row("conversation_params", Drop, "the engine that has a conversation (TensorRT-LLM)"),
     row("data_parallel_rank*", Drop, "chooses a rank (vLLM, SGLang)"),
     row("routed_dp_rank", Drop, "chooses a rank (SGLang)"),
@@ -83,6 +85,14 @@ pub const ENGINE_FIELDS: [EngineField; 32] = [
     row("routing_key", Drop, "chooses an engine (SGLang)"),
     row("http_worker_ipc", Drop, "names the process of the engine that gets the answer (SGLang)"),
     row("encoder_urls", Drop, "names the servers that encode images (SGLang)"),
+    row("need_wait_for_*", Drop, "makes a request wait for images from such servers (SGLang)"),
+    row("num_items_assigned", Drop, "divides images among such servers (SGLang)"),
+    row(
+        "mm_hashes",
+        Drop,
+        "replaces an image's hash in the name of its cache, which other requests find (SGLang)",
+    ),
+    row("mm_content_hashes", Drop, "the same for the cache of processed images (SGLang)"),
     row("nvext", Drop, "chooses engines, and adds annotations (Dynamo)"),
     row(
         "cache_hit_threshold",
@@ -92,6 +102,11 @@ pub const ENGINE_FIELDS: [EngineField; 32] = [
     row("priority", Drop, "jumps the engine's queue (vLLM, SGLang)"),
     row("rid", Drop, "names the request in the engine; another request may have that name (SGLang)"),
     row("request_id", Drop, "the same (vLLM)"),
+    row("received_time", Drop, "when the request came, by which engines order and measure (SGLang)"),
+    row("external_trace_header", Drop, "joins a trace of another request (SGLang)"),
+    row("custom_labels", Drop, "adds labels to the engine's metrics (SGLang)"),
+    row("log_metrics", Drop, "keeps the request out of the engine's metrics (SGLang)"),
+    row("no_logs", Drop, "keeps the request out of the engine's logs (SGLang)"),
     row("session_params", Refuse, "continues a session of any client in the engine (SGLang)"),
     row("lora_path", Refuse, "chooses an adapter beside the model's name (SGLang)"),
     row("lora_id", Refuse, "the same"),
@@ -101,6 +116,11 @@ pub const ENGINE_FIELDS: [EngineField; 32] = [
     row("logits_processors", Refuse, "runs any function that the engine can import (vLLM)"),
     row("vllm_xargs", Refuse, "arguments for any part of the engine, kv_transfer_params among them (vLLM)"),
     row("extra_args", Refuse, "the same (vLLM)"),
+    row(
+        "positional_embed_overrides",
+        Refuse,
+        "replaces what the model reads at a place of the prompt (SGLang)",
+    ),
     row("return_hidden_states", Refuse, "returns the model's inner state (SGLang)"),
     row("return_routed_experts", Refuse, "returns the model's inner state (SGLang, vLLM)"),
     row("return_indexer_topk", Refuse, "returns the model's inner state (SGLang)"),
@@ -177,6 +197,12 @@ impl FieldPolicy {
         }
         Ok((!dropped.is_empty()).then(|| Bytes::from(Body::without_fields(bytes, &dropped))))
     }
+
+    /// The row of a form's field that the policy does not pass. Forms are streamed, so nothing is dropped from them.
+    pub(crate) fn refused_in_form(&self, name: &[u8]) -> Option<&'static str> {
+        let field = position(name).filter(|field| self.0[*field] != Pass)?;
+        Some(ENGINE_FIELDS[field].name)
+    }
 }
 
 #[cfg(test)]
@@ -207,6 +233,11 @@ mod tests {
             Err(GatewayError::FieldRefused("lora_path"))
         ));
         assert_eq!(applied("", r#"{"cache_salt":"a","other":1}"#).unwrap(), None);
+        for json in
+            [r#"{"sampling_params":{"custom_params":{}}}"#, r#"{"sampling_params":[{},{"custom_params":1}]}"#]
+        {
+            assert!(matches!(applied("", json), Err(GatewayError::FieldRefused("custom_params"))), "{json}");
+        }
         for wrong in ["priority", "priority:no", "color:pass", "pass:priority"] {
             assert!(wrong.parse::<FieldRules>().is_err(), "{wrong}");
         }

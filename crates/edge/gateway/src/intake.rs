@@ -1,7 +1,6 @@
 //! The first phase: reads the body within its limits and parses the request.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, header};
@@ -12,53 +11,15 @@ use warmroute_prompt::{Api, Body};
 
 use crate::Config;
 use crate::body_budget::BodyBudget;
-use crate::engine_fields;
+use crate::body_deadline::{BodyDeadline, DISCARD_BYTES_MAX, FIRST_PART_BYTES, discard, discard_refused};
+use crate::engine_fields::{self, FieldPolicy};
+use crate::form_fields::{self, FormScan};
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::json_start::{ENCODING_BYTES, begins_object, is_lines};
 use crate::keys::Tenant;
 use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand, cached_tokens_for};
 use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
-
-/// How much of an oversized body is read and discarded. A client that is still sending would otherwise see a reset
-/// connection instead of the 413.
-const DISCARD_BYTES_MAX: usize = 16 << 20;
-
-/// How long a refused body is read at most, so that refused clients do not occupy connections.
-const DISCARD_TIME_MAX: Duration = Duration::from_secs(5);
-
-/// Slowest accepted upload rates: of the first part of a body, which a slow line may take long to send, and of the
-/// rest, which would occupy much memory for long.
-const BYTES_PER_S_MIN: f64 = 1_024.0;
-const REST_BYTES_PER_S_MIN: f64 = 65_536.0;
-const FIRST_PART_BYTES: usize = 64 << 10;
-
-/// The deadline for reading a body. It moves on as bytes arrive, but is never further away than the body timeout: a
-/// client cannot save up time by sending much and then stop.
-pub(crate) struct BodyDeadline {
-    at: Instant,
-    timeout: Duration,
-    received: usize,
-}
-
-impl BodyDeadline {
-    pub(crate) fn new(timeout: Duration) -> BodyDeadline {
-        BodyDeadline { at: Instant::now() + timeout, timeout, received: 0 }
-    }
-
-    /// When the next bytes must have arrived.
-    pub(crate) fn at(&self) -> Instant {
-        self.at
-    }
-
-    pub(crate) fn extend(&mut self, bytes: usize, now: Instant) {
-        let first_part = bytes.min(FIRST_PART_BYTES.saturating_sub(self.received));
-        self.received += bytes;
-        let earned_s =
-            first_part as f64 / BYTES_PER_S_MIN + (bytes - first_part) as f64 / REST_BYTES_PER_S_MIN;
-        self.at = (self.at + Duration::from_secs_f64(earned_s)).min(now + self.timeout);
-    }
-}
 
 /// A parsed request and its body.
 pub(crate) struct Intake {
@@ -112,9 +73,13 @@ impl RequestBody {
         matches!(self, RequestBody::Upload { .. })
     }
 
-    /// Whether the client failed to send its body to the end.
-    pub(crate) fn client_failed(&self) -> bool {
-        matches!(self, RequestBody::Upload { status, .. } if status.client_failed())
+    /// Why an attempt failed, if not by the worker's fault: the client did not send its body to the end, or its form has a
+    /// field that is refused.
+    pub(crate) fn client_failure(&self) -> Option<GatewayError> {
+        match self {
+            RequestBody::Upload { status, .. } => status.client_failure(),
+            RequestBody::Buffered(_) => None,
+        }
     }
 }
 
@@ -134,7 +99,7 @@ pub(crate) async fn receive(
     if !is_json(method, api, headers) {
         start = read_start(&mut body, &mut deadline).await?;
         if !is_disguised_json(start.as_deref().unwrap_or_default()) {
-            return Ok(pass_through(start, headers, body, config, tenant, budget));
+            return pass_through(start, headers, body, config, tenant, budget);
         }
     }
     let bytes = buffer(start, body, headers, config.body_bytes_max, deadline, &mut budget).await?;
@@ -154,9 +119,13 @@ fn enforce_fields(
     if body.marked().is_empty() {
         return Ok(None);
     }
+    field_policy(config, tenant).apply(bytes, body)
+}
+
+/// What happens to fields that steer engines in the requests of a tenant.
+fn field_policy(config: &Config, tenant: Option<&Tenant>) -> FieldPolicy {
     let rules = tenant.map(|tenant| &tenant.rights.engine_fields);
-    let policy = rules.map_or(config.engine_fields, |rules| rules.over(config.engine_fields));
-    policy.apply(bytes, body)
+    rules.map_or(config.engine_fields, |rules| rules.over(config.engine_fields))
 }
 
 /// Whether an engine may read this body of an API that the gateway does not know as a JSON object, whatever its content
@@ -212,6 +181,8 @@ pub(crate) async fn parse(
     let ParseContext { api, headers, config, tenant, .. } = context;
     if api == Api::Other && !is_read_as_json(headers, bytes) {
         // Requests of unknown APIs are forwarded even if they are not JSON.
+        let policy = field_policy(config, tenant);
+        form_fields::check(bytes, headers, policy).map_err(GatewayError::FieldRefused)?;
         return Ok(build(bytes, &Body::default(), context).await);
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
@@ -239,7 +210,8 @@ async fn build(bytes: &Bytes, body: &Body<'_>, context: ParseContext<'_>) -> (Pa
     (request, outgoing)
 }
 
-/// Streams a body that is not JSON. The start of a form may name the model.
+/// Streams a body that is not JSON. The start of a form may name the model. Fields of a form that steer engines are refused:
+/// at once if the start has them, and otherwise when they come.
 fn pass_through(
     start: Option<Bytes>,
     headers: &HeaderMap,
@@ -247,16 +219,36 @@ fn pass_through(
     config: &Config,
     tenant: Option<&Tenant>,
     budget: BodyBudget,
-) -> Intake {
-    let request = unparsed(start.as_deref().unwrap_or_default(), headers, config, tenant);
+) -> Result<Intake, GatewayError> {
+    let head = start.as_deref().unwrap_or_default();
+    let scan = match scan_start(head, headers, config, tenant) {
+        Ok(scan) => scan,
+        Err(refusal) => {
+            discard_refused(body);
+            return Err(refusal);
+        }
+    };
+    let request = unparsed(head, headers, config, tenant);
     let body = if start.is_none() && body.is_end_stream() {
         // An empty body can always be sent again.
         RequestBody::Buffered(BufferedBody::default())
     } else {
         let status = Arc::new(UploadStatus::default());
-        RequestBody::Upload { upload: Some(Upload::new(start, body, Arc::clone(&status))), status }
+        RequestBody::Upload { upload: Some(Upload::new(start, body, scan, Arc::clone(&status))), status }
     };
-    Intake { request: Arc::new(request), body, budget }
+    Ok(Intake { request: Arc::new(request), body, budget })
+}
+
+/// Refuses fields in the start of a form. Returns what reads the rest of it.
+pub(crate) fn scan_start(
+    start: &[u8],
+    headers: &HeaderMap,
+    config: &Config,
+    tenant: Option<&Tenant>,
+) -> Result<Option<FormScan>, GatewayError> {
+    let mut scan = FormScan::new(headers, field_policy(config, tenant));
+    scan.iter_mut().try_for_each(|scan| scan.push(start)).map_err(GatewayError::FieldRefused)?;
+    Ok(scan)
 }
 
 /// What is known about a request whose body is not JSON: the model, if the start of a form names it, and the session.
@@ -286,13 +278,17 @@ fn model_in_form(head: &[u8]) -> Option<String> {
     std::str::from_utf8(&head[value..end]).ok().map(str::to_owned)
 }
 
-/// Whether the body is parsed as JSON. Known APIs always send JSON; other POSTs do unless they declare an upload. (curl
-/// declares every body to be a form.)
+/// Whether the body is read as a whole. Known APIs always send JSON; other POSTs do unless they declare an upload. (curl
+/// declares every body to be a form of one line. Such a form is read as well, with any method.)
 pub(crate) fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
     const UPLOADS: [&str; 5] = ["multipart/", "application/octet-stream", "audio/", "image/", "video/"];
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.to_ascii_lowercase();
-    method == Method::POST && (api != Api::Other || !UPLOADS.iter().any(|upload| kind.starts_with(upload)))
+    let is_upload = UPLOADS.iter().any(|upload| kind.starts_with(upload));
+    match api {
+        Api::Other => method == Method::POST && !is_upload || form_fields::is_urlencoded(headers),
+        _ => method == Method::POST,
+    }
 }
 
 /// Reads a body of at most `limit` bytes within the memory budget. `start` has been read already.
@@ -363,7 +359,9 @@ async fn read_within(
 }
 
 async fn next_chunk(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<Option<Bytes>, GatewayError> {
-    while let Some(frame) = timeout_at(deadline.at, body.frame()).await.map_err(|_| GatewayError::SlowBody)? {
+    while let Some(frame) =
+        timeout_at(deadline.at(), body.frame()).await.map_err(|_| GatewayError::SlowBody)?
+    {
         if let Ok(chunk) = frame.map_err(|_| GatewayError::BrokenBody)?.into_data() {
             deadline.extend(chunk.len(), Instant::now());
             return Ok(Some(chunk));
@@ -372,50 +370,9 @@ async fn next_chunk(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<
     Ok(None)
 }
 
-/// Reads the rest of a refused request while its client gets the answer, so that the client sees the answer instead of a
-/// reset connection. A client that waits for `100 Continue` sends nothing.
-pub(crate) fn drain_refused_body(headers: &HeaderMap, body: Incoming, timeout: Duration) {
-    let waits_for_continue = headers.contains_key(header::EXPECT);
-    if !waits_for_continue && !body.is_end_stream() {
-        discard(body, &BodyDeadline::new(timeout));
-    }
-}
-
-/// Reads and discards the rest of a body in the background, within bounds. The connection serves further requests if the
-/// body ends within them, and is closed otherwise.
-fn discard(mut body: Incoming, deadline: &BodyDeadline) {
-    let deadline = deadline.at.min(Instant::now() + DISCARD_TIME_MAX);
-    tokio::spawn(async move {
-        let mut seen = 0;
-        while seen < DISCARD_BYTES_MAX {
-            match timeout_at(deadline, body.frame()).await {
-                Ok(Some(Ok(frame))) => seen += frame.data_ref().map_or(0, Bytes::len),
-                Ok(Some(Err(_)) | None) | Err(_) => return,
-            }
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_body_that_stalls_has_no_more_time_than_an_empty_one() {
-        let timeout = Duration::from_secs(30);
-        let (mut deadline, mut now) = (BodyDeadline::new(timeout), Instant::now());
-        deadline.extend(5 << 20, now);
-        assert_eq!(deadline.at, now + timeout, "five megabytes buy no time");
-        // At 1,000 bytes a second a body loses time slowly, and beyond its first part quickly.
-        let mut deadline = BodyDeadline::new(timeout);
-        let mut received = 0;
-        while deadline.at > now {
-            now += Duration::from_secs(1);
-            received += 1_000;
-            deadline.extend(1_000, now);
-        }
-        assert!((64 << 10..110_000).contains(&received), "{received}");
-    }
 
     #[test]
     fn the_model_is_read_from_the_start_of_a_form() {

@@ -25,6 +25,7 @@ mod attempt_span;
 mod background;
 mod background_responses;
 mod body_budget;
+mod body_deadline;
 mod busy_body;
 mod cache_counts;
 mod cache_salt;
@@ -44,6 +45,7 @@ mod event_splitter;
 mod fallback_response;
 mod first_byte_wait;
 mod first_token;
+mod form_fields;
 mod framing;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

@@ -21,11 +21,11 @@ use warmroute_types::{Delivery, Micros, WorkerId};
 
 use crate::attempt::Attempt;
 use crate::body_budget::BodyBudget;
+use crate::body_deadline::BodyDeadline;
 use crate::client_path::is_client_path;
 use crate::early_lease::EarlyLease;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
-use crate::intake::BodyDeadline;
 use crate::keys::Tenant;
 use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand};
 use crate::permit::{self, Entry, Permit};
@@ -358,6 +358,8 @@ impl PickIntake {
         let need = self.need();
         let (bytes, headers) = (joined(std::mem::take(&mut self.parts)), &self.head.headers);
         if bytes.is_empty() || need == BodyNeed::Start {
+            // Of a form only the start is known here.
+            intake::scan_start(&bytes, headers, &self.config, tenant)?;
             let request = intake::unparsed(&bytes, headers, &self.config, tenant);
             return Ok((request, BufferedBody::spliced(&bytes, [None, None, None])));
         }

@@ -9,6 +9,7 @@ use warmroute_prompt::Api;
 use warmroute_wire::{Acceptor, percent_decoded};
 
 use crate::admin::ClientWorkerApi;
+use crate::body_deadline;
 use crate::client_path::is_client_path;
 use crate::connection::accept;
 use crate::dispatch::Dispatch;
@@ -20,7 +21,7 @@ use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::open_connections::OpenConnection;
 use crate::request_log::{RequestLog, text_of};
 use crate::response_body::ResponseBody;
-use crate::{headers, intake, models};
+use crate::{headers, models};
 
 /// Requests with larger heads get 431. Beyond about 400 KB or 100 headers hyper itself answers, with an empty body.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -119,7 +120,7 @@ enum Screened {
 /// ambiguous.
 fn discard_refused(gateway: &Gateway, refusal: &GatewayError, head: &Request<()>, body: Incoming) {
     if !matches!(refusal, GatewayError::AmbiguousHead(_)) {
-        intake::drain_refused_body(head.headers(), body, gateway.config().timeouts.body);
+        body_deadline::drain_refused_body(head.headers(), body, gateway.config().timeouts.body);
     }
 }
 

@@ -1,10 +1,10 @@
 //! The body sent to a worker: the client's body with a few bytes spliced in, or streamed through.
 
+use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -12,6 +12,9 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::body_deadline;
+use crate::form_fields::FormScan;
+use crate::gateway_error::GatewayError;
 use crate::open_connections::ArrivingBody;
 
 /// A body in memory. Clones share the bytes, so a retry costs nothing.
@@ -89,7 +92,10 @@ impl BufferedBody {
 pub(crate) struct Upload {
     /// The part that was read to find the model. It is sent first.
     head: Option<Bytes>,
-    rest: Incoming,
+    /// `None` once it was refused.
+    rest: Option<Incoming>,
+    /// Reads the names of a form's fields.
+    scan: Option<FormScan>,
     status: Arc<UploadStatus>,
     /// Until the body has arrived, its connection may give way to others.
     pub(crate) arriving: Option<ArrivingBody>,
@@ -99,36 +105,75 @@ pub(crate) struct Upload {
 /// be blamed.
 #[derive(Debug, Default)]
 pub(crate) struct UploadStatus {
-    client_failed: AtomicBool,
+    failure: OnceLock<UploadFailure>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum UploadFailure {
+    BrokenOff,
+    /// A form has a field that is refused.
+    Field(&'static str),
 }
 
 impl UploadStatus {
-    pub(crate) fn client_failed(&self) -> bool {
-        self.client_failed.load(Ordering::Relaxed)
+    pub(crate) fn client_failure(&self) -> Option<GatewayError> {
+        self.failure.get().map(|failure| match failure {
+            UploadFailure::BrokenOff => GatewayError::BrokenBody,
+            UploadFailure::Field(field) => GatewayError::FieldRefused(field),
+        })
     }
 }
 
+/// An error of a body, for the connection that sends it.
+type BodyError = Box<dyn Error + Send + Sync>;
+
 impl Upload {
-    pub(crate) fn new(head: Option<Bytes>, rest: Incoming, status: Arc<UploadStatus>) -> Upload {
-        Upload { head, rest, status, arriving: None }
+    /// The upload with this start, which `scan` has read.
+    pub(crate) fn new(
+        head: Option<Bytes>,
+        rest: Incoming,
+        scan: Option<FormScan>,
+        status: Arc<UploadStatus>,
+    ) -> Upload {
+        Upload { head, rest: Some(rest), scan, status, arriving: None }
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(head) = self.head.take() {
             return Poll::Ready(Some(Ok(Frame::data(head))));
         }
-        let frame = ready!(Pin::new(&mut self.rest).poll_frame(cx));
-        if frame.is_none() || self.rest.is_end_stream() {
+        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(&mut *rest).poll_frame(cx));
+        if frame.is_none() || rest.is_end_stream() {
             self.arriving = None;
         }
-        if matches!(frame, Some(Err(_))) {
-            self.status.client_failed.store(true, Ordering::Relaxed);
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => Some(self.checked(frame)),
+            Some(Err(error)) => Some(Err(self.fail(UploadFailure::BrokenOff, error))),
+            None => None,
+        })
+    }
+
+    /// A frame, unless it completes the name of a field that is refused: the worker then gets no end of the form.
+    fn checked(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError> {
+        let data = frame.data_ref().map(Bytes::as_ref).unwrap_or_default();
+        match self.scan.iter_mut().try_for_each(|scan| scan.push(data)) {
+            Ok(()) => Ok(frame),
+            Err(field) => {
+                self.rest.take().into_iter().for_each(body_deadline::discard_refused);
+                Err(self.fail(UploadFailure::Field(field), "a field of the form is refused"))
+            }
         }
-        Poll::Ready(frame)
+    }
+
+    fn fail(&self, failure: UploadFailure, error: impl Into<BodyError>) -> BodyError {
+        // The first failure is the reason of the others.
+        _ = self.status.failure.set(failure);
+        error.into()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let mut hint = self.rest.size_hint();
+        let mut hint = self.rest.as_ref().map(Body::size_hint).unwrap_or_default();
         let head = self.head.as_ref().map_or(0, |head| head.len() as u64);
         if let Some(exact) = hint.exact() {
             hint.set_exact(exact + head);
@@ -154,12 +199,12 @@ impl fmt::Debug for UpstreamBody {
 
 impl Body for UpstreamBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut *self {
             UpstreamBody::Upload(upload) => upload.poll_frame(cx),
             UpstreamBody::Buffered(body) => {
@@ -171,7 +216,9 @@ impl Body for UpstreamBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            UpstreamBody::Upload(upload) => upload.head.is_none() && upload.rest.is_end_stream(),
+            UpstreamBody::Upload(upload) => {
+                upload.head.is_none() && upload.rest.as_ref().is_some_and(Body::is_end_stream)
+            }
             UpstreamBody::Buffered(body) => body.len() == 0,
         }
     }

@@ -10,7 +10,7 @@
 
 use std::env;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use warmroute_prompt::{ChatFormat, ModelFiles, Reading};
@@ -48,6 +48,9 @@ pub enum FolderError {
         /// The system's error.
         problem: io::Error,
     },
+    /// It is no regular file: reading a pipe or a device may never end.
+    #[error("{} is not a regular file", .0.display())]
+    NotAFile(PathBuf),
     /// A file is larger than any tokenizer.
     #[error("{} is larger than {} MiB, which no tokenizer file is", .0.display(), FILE_BYTES_MAX >> 20)]
     TooLarge(PathBuf),
@@ -139,10 +142,18 @@ impl ModelFolder {
         let file = self.0.join(name);
         match fs::metadata(&file) {
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Ok(known) if known.len() > FILE_BYTES_MAX => return Err(FolderError::TooLarge(file)),
+            Ok(known) if !known.is_file() => return Err(FolderError::NotAFile(file)),
             _ => {}
         }
-        fs::read(&file).map(Some).map_err(|problem| FolderError::Unreadable { file, problem })
+        let mut bytes = Vec::new();
+        // The length is counted while reading, because the file may grow.
+        let read =
+            fs::File::open(&file).and_then(|open| open.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
+        match read {
+            Ok(length) if length as u64 > FILE_BYTES_MAX => Err(FolderError::TooLarge(file)),
+            Ok(_) => Ok(Some(bytes)),
+            Err(problem) => Err(FolderError::Unreadable { file, problem }),
+        }
     }
 }
 
@@ -252,6 +263,21 @@ mod tests {
         let folder = ModelFolder::find(home.path().join("empty").to_str().unwrap(), &cache).unwrap();
         let words = folder.read().unwrap_err().to_string();
         assert!(words.contains("no tokenizer.json") && words.contains("tiktoken.model (Kimi)"), "{words}");
+    }
+
+    #[test]
+    fn only_regular_files_of_a_bounded_size_are_read() {
+        let home = Scratch::new("irregular");
+        write(home.path(), "tokenizer.json", "{}");
+        let read =
+            || ModelFolder(home.path().to_owned()).read().map(|_| ()).map_err(|error| error.to_string());
+        assert_eq!(read(), Ok(()));
+        let config = home.path().join("config.json");
+        std::os::unix::fs::symlink("/dev/zero", &config).unwrap();
+        assert!(read().unwrap_err().ends_with("config.json is not a regular file"));
+        fs::remove_file(&config).unwrap();
+        fs::File::create(&config).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+        assert!(read().unwrap_err().contains("larger than 64 MiB"));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 use std::iter::Peekable;
 
+use warmroute_admission::ExpectedTtft;
 use warmroute_engine::{BlockName, Happened, Pool, Request};
 use warmroute_types::{Micros, Usage, WorkerId};
 
@@ -365,7 +366,10 @@ impl<'a> Simulation<'a> {
     fn accepts(&self, routed: &Routed) -> bool {
         let in_flight: u32 = self.nodes.iter().map(|node| node.in_flight).sum();
         let in_flight = f64::from(in_flight) / self.nodes.len() as f64;
-        let expected_ttft = Micros((f64::from(routed.decision.expected_ttft_ms().max(0.0)) * 1e3) as u64);
+        let micros = |ms: f32| Micros((f64::from(ms.max(0.0)) * 1e3) as u64);
+        let ahead_ms = routed.decision.expected_queue_ms();
+        let own_ms = routed.decision.expected_ttft_ms() - ahead_ms;
+        let expected_ttft = ExpectedTtft { ahead: micros(ahead_ms), own: micros(own_ms) };
         self.config.shedding.accepts(in_flight, expected_ttft, self.now)
     }
 

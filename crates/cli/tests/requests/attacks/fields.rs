@@ -26,7 +26,7 @@ fn chat_with(field: &str, value: &Value) -> String {
     body.to_string()
 }
 
-const DROPPED: [&str; 9] = [
+const DROPPED: [&str; 20] = [
     "kv_transfer_params",
     "bootstrap_host",
     "bootstrap_room",
@@ -36,9 +36,26 @@ const DROPPED: [&str; 9] = [
     "priority",
     "rid",
     "request_id",
+    "kv_router_hint",
+    "mm_hashes",
+    "mm_content_hashes",
+    "decode_tp_size",
+    "num_items_assigned",
+    "need_wait_for_mm_inputs",
+    "external_trace_header",
+    "received_time",
+    "custom_labels",
+    "no_logs",
+    "log_metrics",
 ];
-const REFUSED: [&str; 5] =
-    ["lora_path", "custom_logit_processor", "vllm_xargs", "session_params", "return_hidden_states"];
+const REFUSED: [&str; 6] = [
+    "positional_embed_overrides",
+    "lora_path",
+    "custom_logit_processor",
+    "vllm_xargs",
+    "session_params",
+    "return_hidden_states",
+];
 
 #[test]
 fn an_ordinary_key_steers_no_engine() {
@@ -105,13 +122,82 @@ fn endpoints_that_the_gateway_does_not_parse_are_no_way_around() {
 }
 
 #[test]
-fn uploads_that_are_no_json_pass_unread() {
+fn sampling_parameters_of_generate_are_no_way_around() {
+    let (engine, bodies) = keeper();
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    let generate = |body: &Value| post(gateway.url(), "/generate", &body.to_string());
+    for field in DROPPED {
+        let body =
+            json!({"text": "a", field: [1], "sampling_params": {"max_new_tokens": 1, field: {"a": 1}}});
+        assert_eq!(generate(&body).status, 200, "{field}");
+        let sent = bodies.lock().unwrap().pop().unwrap();
+        assert_eq!(sent, json!({"text": "a", "sampling_params": {"max_new_tokens": 1}}), "{field}");
+    }
+    for field in REFUSED.into_iter().chain(["custom_params"]) {
+        let sampling = json!({field: {"a": 1}});
+        for sampling in [sampling.clone(), json!([{"n": 1}, sampling])] {
+            let refused = generate(&json!({"text": ["a", "b"], "sampling_params": sampling}));
+            assert_eq!(
+                (refused.status, refused.json()["error"]["code"].as_str()),
+                (400, Some("field_not_allowed"))
+            );
+        }
+    }
+    assert!(bodies.lock().unwrap().is_empty());
+}
+
+/// An engine that keeps the raw bodies it receives.
+fn raw_keeper() -> (Scripted, Arc<Mutex<Vec<Vec<u8>>>>) {
     let received = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&received);
     let engine = Scripted::new(move |mut asked| {
         kept.lock().unwrap().push(asked.body.clone());
         asked.answer("{}");
     });
+    (engine, received)
+}
+
+fn part(disposition: &str, content: &str) -> String {
+    format!("--b\r\nContent-Disposition: form-data; {disposition}\r\n\r\n{content}\r\n")
+}
+
+/// Fields before and behind a file, at once and in pieces, with and without a declared length.
+#[test]
+fn forms_are_no_way_around() {
+    let (engine, received) = raw_keeper();
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    let file = part("name=\"file\"; filename=\"a.wav\"", &"sound\n".repeat(100_000));
+    let model = part("name=\"model\"", "m");
+    let send = |kind: &str, method: &str, body: &str| {
+        let kind = format!("content-type: {kind}");
+        let path = "/v1/audio/transcriptions";
+        Call::send(gateway.url(), method, path, &[&kind], body.as_bytes()).finish()
+    };
+    let multipart = "multipart/form-data; boundary=b";
+    for name in ["kv_transfer_params", "vllm_xargs", "priority", "lora_path"] {
+        let field = part(&format!("name=\"{name}\""), "-9");
+        for form in [format!("{model}{field}{file}--b--\r\n"), format!("{model}{file}{field}--b--\r\n")] {
+            let refused = send(multipart, "POST", &form);
+            assert_eq!(refused.status, 400, "{name}: {}", refused.text());
+            assert_eq!(refused.json()["error"]["code"], "field_not_allowed");
+        }
+        for (method, fields) in [("POST", format!("{name}=1")), ("PUT", format!("a=1&{name}=1"))] {
+            let refused = send("application/x-www-form-urlencoded", method, &fields);
+            assert_eq!(refused.status, 400, "{name}: {}", refused.text());
+        }
+    }
+    assert!(received.lock().unwrap().is_empty(), "no engine got a whole form");
+    let honest = format!("{model}{file}--b--\r\n");
+    assert_eq!(send(multipart, "POST", &honest).status, 200);
+    assert!(received.lock().unwrap().pop().unwrap() == honest.as_bytes());
+    assert_eq!(send("application/x-www-form-urlencoded", "POST", "model=m&a=priority").status, 200);
+    let worker = &gateway.workers()[0];
+    assert_eq!((&worker["breaker"], &worker["state"]), (&json!("closed"), &json!("ready")), "none is blamed");
+}
+
+#[test]
+fn uploads_that_are_no_json_pass_unread() {
+    let (engine, received) = raw_keeper();
     let gateway = Gateway::over(&[&engine.url], &[]);
     let form = b"--b\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\n{\"rid\": 1}\r\n--b--\r\n";
     let uploads: [(&str, &[u8]); 5] = [

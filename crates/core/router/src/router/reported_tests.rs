@@ -530,3 +530,40 @@ fn a_long_event_is_stored_as_a_whole_in_slices() {
     report(&router, 0, CacheEvent::Removed(RemovedBlocks { names, ..RemovedBlocks::default() }));
     assert_eq!((counted(0).removed, counted(0).unknown), (BLOCKS as u64, 0));
 }
+
+/// A reader sees a long event half stored, and routes requests of another text meanwhile.
+#[test]
+fn others_get_in_between_the_slices_of_a_long_event() {
+    const BLOCKS: usize = 100_000;
+    let text = text(1, BLOCKS * BLOCK);
+    // Names by number: those by content would take longer than the event.
+    let event = StoredBlocks { names: (1..=BLOCKS as u64).collect(), ..blocks_without_names(&text) };
+    let is_seen_half_stored = || {
+        let router = router_of(2);
+        let (long, other) = (worker(&router, 1).id, Asking::of(b"a prompt of another client".as_slice()));
+        let stored = || router.inspect().feed_report(long).unwrap().ingested.stored;
+        std::thread::scope(|scope| {
+            let storing = scope.spawn(|| report(&router, 1, CacheEvent::Stored(event.clone())));
+            let mut is_seen = false;
+            while !storing.is_finished() {
+                let before = stored();
+                drop(other.route(&router, Micros(2)));
+                is_seen |= before > 0 && stored() < BLOCKS as u64;
+            }
+            assert_eq!(stored(), BLOCKS as u64);
+            is_seen
+        })
+    };
+    // The reader may have no core while the event is stored.
+    assert!((0..50).any(|_| is_seen_half_stored()));
+}
+
+/// The blocks of a text, without names.
+fn blocks_without_names(text: &[u8]) -> StoredBlocks {
+    StoredBlocks {
+        tokens: text.iter().map(|&byte| byte.into()).collect(),
+        block_tokens: BLOCK as u32,
+        text_blocks: (text.len() / BLOCK) as u32,
+        ..StoredBlocks::default()
+    }
+}

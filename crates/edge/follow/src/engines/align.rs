@@ -1,12 +1,15 @@
 //! Finds a model's tokenizer files and checks them against the engine that serves the model.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use warmroute_gateway::ModelMatching;
 use warmroute_prompt::{Alignment, ChatConversion, Reading};
 use warmroute_tokens::parity::{self, ConversionVerdict, PresumedApi, Verdict};
@@ -115,16 +118,65 @@ pub async fn align(
 ) -> Result<Aligned, String> {
     // Reading and comparing files takes seconds of CPU: it runs outside the socket threads, one engine at a time.
     let _turn = TURNS.acquire().await.map_err(|closed| closed.to_string())?;
-    let (engine, card, paths, runtime) = (engine.clone(), card.clone(), paths.clone(), Handle::current());
+    let model = read_files(&engine.url, card, paths).await?;
+    let (engine, card, runtime) = (engine.clone(), card.clone(), Handle::current());
     let compared = tokio::task::spawn_blocking(move || {
-        let model = paths.find(&card)?;
         let read_from = model.folder().display().to_string();
-        let aligned = runtime.block_on(ask(&engine, &card, &model, wanted));
+        let aligned = runtime.block_on(timeout(COMPARE_WITHIN, ask(&engine, &card, &model, wanted)));
+        let late = format!("the engine took longer than {} s to tokenize samples", COMPARE_WITHIN.as_secs());
         let note = if model.has_mistral_format() { MISTRAL_NOTE } else { "" };
+        let aligned = aligned.unwrap_or(Err(late));
         aligned.map_err(|why| format!("{why}{note} (the model's files were read from {read_from})"))
     });
     compared.await.map_err(|error| error.to_string())?
 }
+
+/// Reads a model's files. A file system that does not answer costs the other engines this much time, and a thread.
+async fn read_files(url: &str, card: &Card, paths: &ModelPaths) -> Result<Model, String> {
+    let places =
+        || format!("{}; give another folder with --model-path {}=DIR", paths.of(card).join(", "), card.id);
+    let Some(reading) = ReadingGuard::begin(url) else {
+        return Err(format!("the model's files are still being read from {}", places()));
+    };
+    let (card_read, paths_read) = (card.clone(), paths.clone());
+    let reading = tokio::task::spawn_blocking(move || {
+        let found = paths_read.find(&card_read);
+        drop(reading);
+        found
+    });
+    match timeout(READ_WITHIN, reading).await {
+        Ok(found) => found.map_err(|error| error.to_string())?,
+        Err(_) => Err(format!(
+            "the model's files could not be read within {} s from {}",
+            READ_WITHIN.as_secs(),
+            places()
+        )),
+    }
+}
+
+/// An engine whose model's files are being read. There is at most one reading for each engine, however long it takes:
+/// each keeps a thread.
+struct ReadingGuard(String);
+
+static READING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+impl ReadingGuard {
+    fn begin(url: &str) -> Option<ReadingGuard> {
+        READING.lock().insert(url.to_owned()).then(|| ReadingGuard(url.to_owned()))
+    }
+}
+
+impl Drop for ReadingGuard {
+    fn drop(&mut self) {
+        READING.lock().remove(&self.0);
+    }
+}
+
+/// Time to read a model's files. From a disk it takes less than a second.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+
+/// Time to compare an engine's tokens with ours. An engine with load takes some seconds.
+const COMPARE_WITHIN: Duration = Duration::from_secs(60);
 
 /// Added to the reason why the prompts of a model in Mistral's own format differ.
 const MISTRAL_NOTE: &str = "; the model's folder has tekken.json, so vLLM writes and tokenizes prompts with mistral-common and \

@@ -25,11 +25,12 @@ use warmroute_wire::Acceptor;
 
 use crate::Token;
 use crate::body_budget::BodyMemory;
+use crate::body_deadline::BodyDeadline;
 use crate::connection::accept;
 use crate::console::{self, AdminBody};
 use crate::drain::{Drain, Serving};
 use crate::gateway::Gateway;
-use crate::intake::{BodyDeadline, buffer};
+use crate::intake::buffer;
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::open_connections::OpenConnection;
 use crate::peers_page::peers_page;

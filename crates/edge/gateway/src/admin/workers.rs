@@ -55,7 +55,8 @@ const CACHED_TOKENS_HINT: &str = "unknown: no response has reported cached token
                                   --enable-prompt-tokens-details, SGLang with --enable-cache-report";
 
 /// Shown for a worker whose engine has not been checked for KV events.
-const NOT_QUERIED: &str = "KV events not checked yet: kv-events is off, or the worker is not ready";
+const NOT_QUERIED: &str =
+    "KV events not checked yet: the check is under way, kv-events is off, or the worker is not ready";
 
 pub(super) fn list(gateway: &Gateway) -> Value {
     let workers: Value =

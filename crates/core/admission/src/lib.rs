@@ -40,4 +40,4 @@ pub use queue::{AdmissionQueue, AdmissionRequest, QueueFull};
 pub use rate_limiter::{Exceeded, ExpectedTokens, Limit, Limits, RateLimiter, Reservation, TenantLevel};
 pub use shared_limits::SharedLimits;
 pub use token_bucket::TokenBucket;
-pub use ttft_budget::{ExpectedTtft, TooLate, TtftBudget};
+pub use ttft_budget::{ExpectedWait, TooLate, TtftBudget};

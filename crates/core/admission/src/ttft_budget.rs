@@ -18,14 +18,14 @@ pub struct TtftBudget {
 
 /// The time that a request's first token is expected to take from now on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExpectedTtft {
+pub struct ExpectedWait {
     /// Until the work before it on its worker is done.
     pub ahead: Micros,
     /// Its own work: what it takes on an idle worker.
     pub own: Micros,
 }
 
-impl ExpectedTtft {
+impl ExpectedWait {
     /// The whole time.
     pub fn total(self) -> Micros {
         Micros(self.ahead.0.saturating_add(self.own.0))
@@ -51,7 +51,7 @@ impl TtftBudget {
 
     /// Refuses a request whose first token is expected too late. The time that it has waited and its own work must fit into
     /// the budget, and the work ahead into the class's share of the rest.
-    pub fn check(&self, expected: ExpectedTtft, now: Micros) -> Result<(), TooLate> {
+    pub fn check(&self, expected: ExpectedWait, now: Micros) -> Result<(), TooLate> {
         let spent = (now + self.budget).since(self.due);
         let certain = spent.0.saturating_add(expected.own.0);
         let usable = (self.budget.0 as f64 * USABLE_SHARE) as u64;
@@ -99,8 +99,8 @@ mod tests {
     }
 
     /// A request whose own work takes a tenth of the second.
-    fn behind(ahead_ms: u64) -> ExpectedTtft {
-        ExpectedTtft { ahead: Micros::from_millis(ahead_ms), own: Micros::from_millis(100) }
+    fn behind(ahead_ms: u64) -> ExpectedWait {
+        ExpectedWait { ahead: Micros::from_millis(ahead_ms), own: Micros::from_millis(100) }
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
             budget_ms in 1..10_000_u64, waited_ms in 0..10_000_u64, ahead_ms in 0..10_000_u64, own_ms in 0..10_000_u64,
         ) {
             let (start, waited) = (Micros::from_secs(9), Micros::from_millis(waited_ms));
-            let expected = ExpectedTtft { ahead: Micros::from_millis(ahead_ms), own: Micros::from_millis(own_ms) };
+            let expected = ExpectedWait { ahead: Micros::from_millis(ahead_ms), own: Micros::from_millis(own_ms) };
             let accepts = Class::ALL.map(|class| {
                 let budget = TtftBudget::new(class, Micros::from_millis(budget_ms), start);
                 let is_accepted = budget.check(expected, start + waited).is_ok();
@@ -143,7 +143,7 @@ mod tests {
             let own = Micros((budget_ms as f64 * share * 1e3) as u64);
             for class in Class::ALL {
                 let budget = TtftBudget::new(class, Micros::from_millis(budget_ms), Micros::ZERO);
-                let expected = ExpectedTtft { ahead: Micros::ZERO, own };
+                let expected = ExpectedWait { ahead: Micros::ZERO, own };
                 prop_assert_eq!(budget.check(expected, Micros::ZERO), Ok(()), "{:?}", class);
             }
         }

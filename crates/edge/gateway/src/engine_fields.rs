@@ -12,8 +12,6 @@ use std::str::FromStr;
 use bytes::Bytes;
 use warmroute_prompt::Body;
 
-use crate::gateway_error::GatewayError;
-
 /// What happens to a field that a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldAction {
@@ -185,14 +183,14 @@ impl FromStr for FieldRules {
 
 impl FieldPolicy {
     /// Applies the policy to a body that was read with [`position`] as its marks. Returns the body without dropped
-    /// fields; `None` where it stays as it is.
-    pub(crate) fn apply(&self, bytes: &Bytes, body: &Body<'_>) -> Result<Option<Bytes>, GatewayError> {
+    /// fields; `None` where it stays as it is. The error is the field that is refused.
+    pub(crate) fn apply(&self, bytes: &Bytes, body: &Body<'_>) -> Result<Option<Bytes>, &'static str> {
         let mut dropped: Vec<Range<usize>> = Vec::new();
         for field in body.marked() {
             match self.0[field.mark] {
                 Pass => {}
                 Drop => dropped.push(field.range.clone()),
-                Refuse => return Err(GatewayError::FieldRefused(ENGINE_FIELDS[field.mark].name)),
+                Refuse => return Err(ENGINE_FIELDS[field.mark].name),
             }
         }
         Ok((!dropped.is_empty()).then(|| Bytes::from(Body::without_fields(bytes, &dropped))))
@@ -209,7 +207,7 @@ impl FieldPolicy {
 mod tests {
     use super::*;
 
-    fn applied(rules: &str, json: &'static str) -> Result<Option<Bytes>, GatewayError> {
+    fn applied(rules: &str, json: &'static str) -> Result<Option<Bytes>, &'static str> {
         let policy = rules.parse::<FieldRules>().unwrap().over(FieldPolicy::default());
         let bytes = Bytes::from_static(json.as_bytes());
         let body = Body::read_with(&bytes, &[], position).unwrap();
@@ -224,19 +222,13 @@ mod tests {
         assert_eq!(applied("all:pass", json).unwrap(), None);
         let with_priority = r#"{"model":"m","priority":-9,"messages":[{"rid":"text"}]}"#;
         assert_eq!(applied("priority:pass", json).unwrap().unwrap(), with_priority);
-        assert!(matches!(
-            applied("all:pass,priority:refuse", json),
-            Err(GatewayError::FieldRefused("priority"))
-        ));
-        assert!(matches!(
-            applied("", r#"{"lora\u005fpath":1}"#),
-            Err(GatewayError::FieldRefused("lora_path"))
-        ));
+        assert_eq!(applied("all:pass,priority:refuse", json), Err("priority"));
+        assert_eq!(applied("", r#"{"lora\u005fpath":1}"#), Err("lora_path"));
         assert_eq!(applied("", r#"{"cache_salt":"a","other":1}"#).unwrap(), None);
         for json in
             [r#"{"sampling_params":{"custom_params":{}}}"#, r#"{"sampling_params":[{},{"custom_params":1}]}"#]
         {
-            assert!(matches!(applied("", json), Err(GatewayError::FieldRefused("custom_params"))), "{json}");
+            assert_eq!(applied("", json), Err("custom_params"), "{json}");
         }
         for wrong in ["priority", "priority:no", "color:pass", "pass:priority"] {
             assert!(wrong.parse::<FieldRules>().is_err(), "{wrong}");

@@ -119,7 +119,7 @@ fn enforce_fields(
     if body.marked().is_empty() {
         return Ok(None);
     }
-    field_policy(config, tenant).apply(bytes, body)
+    field_policy(config, tenant).apply(bytes, body).map_err(GatewayError::FieldRefused)
 }
 
 /// What happens to fields that steer engines in the requests of a tenant.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use http::HeaderValue;
-use warmroute_admission::ExpectedTtft;
+use warmroute_admission::ExpectedWait;
 use warmroute_router::{Decision, Scratch};
 use warmroute_types::{Micros, WorkerId};
 
@@ -61,9 +61,9 @@ pub(crate) fn expected_ttft(
 }
 
 /// The expected time to first token of a decision.
-pub(crate) fn expected_ttft_of(decision: &Decision) -> ExpectedTtft {
+pub(crate) fn expected_ttft_of(decision: &Decision) -> ExpectedWait {
     let ahead_ms = decision.expected_queue_ms();
-    ExpectedTtft { ahead: as_micros(ahead_ms), own: as_micros(decision.expected_ttft_ms() - ahead_ms) }
+    ExpectedWait { ahead: as_micros(ahead_ms), own: as_micros(decision.expected_ttft_ms() - ahead_ms) }
 }
 
 fn as_micros(ms: f32) -> Micros {

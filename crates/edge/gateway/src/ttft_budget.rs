@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use warmroute_admission::{ExpectedTtft, TooLate, TtftBudget};
+use warmroute_admission::{ExpectedWait, TooLate, TtftBudget};
 use warmroute_types::{Micros, parse_time};
 
 use crate::cached_tokens::CachedTokens;
@@ -39,7 +39,7 @@ pub(crate) fn ttft_budget(
 /// Refuses a request whose first token is expected too late.
 pub(crate) fn check(
     budget: TtftBudget,
-    expected_ttft: ExpectedTtft,
+    expected_ttft: ExpectedWait,
     now: Micros,
     cached_tokens: CachedTokens,
 ) -> Result<(), GatewayError> {

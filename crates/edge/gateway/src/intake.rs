@@ -19,7 +19,7 @@ use crate::gateway_error::GatewayError;
 use crate::json_start::{ENCODING_BYTES, begins_object, is_lines};
 use crate::keys::Tenant;
 use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand, cached_tokens_for};
-use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
+use crate::upstream_body::{BufferedBody, Upload, UploadFailure, UploadStatus, UpstreamBody};
 
 /// A parsed request and its body.
 pub(crate) struct Intake {
@@ -77,7 +77,10 @@ impl RequestBody {
     /// field that is refused.
     pub(crate) fn client_failure(&self) -> Option<GatewayError> {
         match self {
-            RequestBody::Upload { status, .. } => status.client_failure(),
+            RequestBody::Upload { status, .. } => status.failure().map(|failure| match failure {
+                UploadFailure::BrokenOff => GatewayError::BrokenBody,
+                UploadFailure::Field(field) => GatewayError::FieldRefused(field),
+            }),
             RequestBody::Buffered(_) => None,
         }
     }

@@ -14,7 +14,6 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::body_deadline;
 use crate::form_fields::FormScan;
-use crate::gateway_error::GatewayError;
 use crate::open_connections::ArrivingBody;
 
 /// A body in memory. Clones share the bytes, so a retry costs nothing.
@@ -108,19 +107,17 @@ pub(crate) struct UploadStatus {
     failure: OnceLock<UploadFailure>,
 }
 
+/// Why the client's side of an upload failed.
 #[derive(Clone, Copy, Debug)]
-enum UploadFailure {
+pub(crate) enum UploadFailure {
     BrokenOff,
     /// A form has a field that is refused.
     Field(&'static str),
 }
 
 impl UploadStatus {
-    pub(crate) fn client_failure(&self) -> Option<GatewayError> {
-        self.failure.get().map(|failure| match failure {
-            UploadFailure::BrokenOff => GatewayError::BrokenBody,
-            UploadFailure::Field(field) => GatewayError::FieldRefused(field),
-        })
+    pub(crate) fn failure(&self) -> Option<UploadFailure> {
+        self.failure.get().copied()
     }
 }
 

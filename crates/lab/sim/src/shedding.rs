@@ -1,6 +1,6 @@
 //! What a router does with requests beyond the fleet's capacity.
 
-use warmroute_admission::{Class, ExpectedTtft, TtftBudget};
+use warmroute_admission::{Class, ExpectedWait, TtftBudget};
 use warmroute_types::Micros;
 
 /// Which requests a router refuses.
@@ -18,7 +18,7 @@ pub enum Shedding {
 impl Shedding {
     /// Whether a request is accepted that finds this many requests in flight per engine, and whose first token is
     /// expected after this time.
-    pub(crate) fn accepts(self, in_flight: f64, expected_ttft: ExpectedTtft, now: Micros) -> bool {
+    pub(crate) fn accepts(self, in_flight: f64, expected_ttft: ExpectedWait, now: Micros) -> bool {
         match self {
             Shedding::Off => true,
             Shedding::InFlight(max) => in_flight < f64::from(max),

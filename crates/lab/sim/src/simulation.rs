@@ -11,7 +11,7 @@
 
 use std::iter::Peekable;
 
-use warmroute_admission::ExpectedTtft;
+use warmroute_admission::ExpectedWait;
 use warmroute_engine::{BlockName, Happened, Pool, Request};
 use warmroute_types::{Micros, Usage, WorkerId};
 
@@ -369,7 +369,7 @@ impl<'a> Simulation<'a> {
         let micros = |ms: f32| Micros((f64::from(ms.max(0.0)) * 1e3) as u64);
         let ahead_ms = routed.decision.expected_queue_ms();
         let own_ms = routed.decision.expected_ttft_ms() - ahead_ms;
-        let expected_ttft = ExpectedTtft { ahead: micros(ahead_ms), own: micros(own_ms) };
+        let expected_ttft = ExpectedWait { ahead: micros(ahead_ms), own: micros(own_ms) };
         self.config.shedding.accepts(in_flight, expected_ttft, self.now)
     }
 

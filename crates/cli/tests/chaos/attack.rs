@@ -3,7 +3,7 @@
 //!
 //! The gateway has so little memory and so few places that the attackers would fill both.
 //!
-//! `CHAOS_SECONDS=60 cargo test -p warmroute-cli --test chaos attackers -- --ignored --nocapture` prints the table of
+//! `CHAOS_SECONDS=300 cargo test -p warmroute-cli --test chaos attackers -- --ignored --nocapture` prints the table of
 //! docs/security.md. A quarter of the time runs without attackers, half with them, and a quarter without them again, and in
 //! each part an engine is killed for a third of it; the worse of the two quiet parts is what the attacked one is compared
 //! with, so that a slow machine is not an attack.

@@ -201,7 +201,7 @@ impl Messages {
         }
     }
 
-    /// The next message, whose bytes somebody else counts as they arrive.
+    /// The next message. Its caller counts the bytes as they arrive.
     pub(crate) async fn next_counted<E: From<StreamError>>(
         &mut self,
         mut count: impl FnMut(usize) -> Result<(), E>,

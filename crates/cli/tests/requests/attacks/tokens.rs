@@ -105,24 +105,30 @@ fn leaving_before_the_end_is_no_way_around() {
             asked.wait_for_hang_up_or_close();
         });
         let (_folder, gateway) = limited(&engine);
-        let mut served = 0;
-        while served < 20 {
-            let headers = ["authorization: Bearer sk-few", "content-type: application/json"];
-            let mut call = Call::send(gateway.url(), "POST", path, &headers, body.as_bytes());
-            if !call.read_until("\r\n\r\n").starts_with("HTTP/1.1 200") {
-                break;
-            }
-            call.read_until("last");
-            call.hang_up();
-            gateway.wait_for_idle();
-            served += 1;
-        }
+        let served = left_early(&gateway, path, body);
         assert!((1..=3).contains(&served), "{path}: {served} answers of 900 tokens within 2,000 a minute");
         let output = gateway.metric("warmroute_tenant_output_tokens_total{tenant=\"few\"}");
         let expected = f64::from(served) * 900.0;
         assert!((0.9 * expected..1.1 * expected).contains(&output), "{path}: {output} of {expected}");
         assert!(gateway.metric("warmroute_tenant_prompt_tokens_total{tenant=\"few\"}") >= f64::from(served));
     }
+}
+
+/// How many responses a client gets that leaves each of them before its usage, until it is refused; at most 20.
+fn left_early(gateway: &Gateway, path: &str, body: &str) -> u32 {
+    let headers = ["authorization: Bearer sk-few", "content-type: application/json"];
+    let mut served = 0;
+    while served < 20 {
+        let mut call = Call::send(gateway.url(), "POST", path, &headers, body.as_bytes());
+        if !call.read_until("\r\n\r\n").starts_with("HTTP/1.1 200") {
+            break;
+        }
+        call.read_until("last");
+        call.hang_up();
+        gateway.wait_for_idle();
+        served += 1;
+    }
+    served
 }
 
 /// A document without streaming that is left before its usage.
@@ -136,19 +142,7 @@ fn leaving_a_document_before_its_usage_is_no_way_around() {
         asked.wait_for_hang_up_or_close();
     });
     let (_folder, gateway) = limited(&engine);
-    let mut served = 0;
-    while served < 20 {
-        let headers = ["authorization: Bearer sk-few", "content-type: application/json"];
-        let path = "/v1/chat/completions";
-        let mut call = Call::send(gateway.url(), "POST", path, &headers, DOCUMENT.as_bytes());
-        if !call.read_until("\r\n\r\n").starts_with("HTTP/1.1 200") {
-            break;
-        }
-        call.read_until("last");
-        call.hang_up();
-        gateway.wait_for_idle();
-        served += 1;
-    }
+    let served = left_early(&gateway, "/v1/chat/completions", DOCUMENT);
     assert!((1..=3).contains(&served), "{served} answers of 900 tokens within 2,000 a minute");
 }
 

@@ -111,6 +111,9 @@ pub struct EngineArgs {
     /// Tokens that half of the layers see: a second KV cache group with sliding-window attention; 0 is none
     #[arg(long, value_name = "TOKENS", value_parser = count::<u32>, default_value_t = 0)]
     pub sliding_window: u32,
+    /// Compute the last cached block of each prompt again, as vLLM does with EAGLE or MTP drafts
+    #[arg(long)]
+    pub recompute_last_block: bool,
     /// Tokens of host memory behind each rank's KV cache, for evicted blocks; 0 is none
     #[arg(long, value_name = "TOKENS", value_parser = count::<u64>, default_value_t = 0)]
     pub host_kv_tokens: u64,

@@ -45,6 +45,7 @@ fn config(args: &EngineArgs) -> anyhow::Result<Config> {
     config.engine.block_size = args.block_size;
     config.engine.kv_tokens = args.kv_tokens.unwrap_or(config.engine.kv_tokens);
     config.engine.sliding_window = (args.sliding_window > 0).then_some(args.sliding_window);
+    config.engine.recomputes_last_block = args.recompute_last_block;
     config.engine.host = host_tier(args.host_kv_tokens, args.host_gbps)?;
     config.model = args.model.clone().unwrap_or(config.model);
     config.adapters = args.adapters.clone();

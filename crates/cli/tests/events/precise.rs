@@ -4,6 +4,7 @@
 
 mod faults;
 mod hybrid;
+mod last_block;
 mod media;
 mod restarts;
 mod unrendered;

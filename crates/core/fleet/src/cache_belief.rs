@@ -1,5 +1,5 @@
 //! What the router believes about a worker's cache: the source of the knowledge, its trust and its
-//! generation.
+//! generation, and what the engine does with the last cached block.
 //!
 //! Feeds and answers change these from many threads. They share one atomic word, so that readers see
 //! consistent values and every change is a compare-and-swap ([`AtomicCacheBelief::revise`]) that loses no
@@ -9,12 +9,16 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use warmroute_types::CacheView;
 
+use crate::LastBlockRule;
+
 /// Scale of the stored trust, in thousandths.
 const WHOLE: f32 = 1_000.0;
 const TRUST_BITS: u32 = 10;
 const VIEW_BITS: u32 = 2;
+const LAST_BLOCK_BITS: u32 = 4;
+const LAST_BLOCK_SHIFT: u32 = TRUST_BITS + VIEW_BITS;
 /// Generations use the remaining bits and wrap. That is harmless: only requests in flight remember one.
-const GENERATION_SHIFT: u32 = TRUST_BITS + VIEW_BITS;
+const GENERATION_SHIFT: u32 = LAST_BLOCK_SHIFT + LAST_BLOCK_BITS;
 const GENERATION_MAX: u32 = u32::MAX >> GENERATION_SHIFT;
 
 /// What is believed about one worker's cache.
@@ -26,6 +30,8 @@ pub struct CacheBelief {
     pub trust: f32,
     /// Number of resets. A prediction made in one generation says nothing about the next.
     pub generation: u32,
+    /// What the engine does with the last cached block of a prompt.
+    pub last_block: LastBlockRule,
 }
 
 impl CacheBelief {
@@ -35,12 +41,16 @@ impl CacheBelief {
             view: CacheView::Presumed,
             trust: 1.0,
             generation: self.generation.wrapping_add(1) & GENERATION_MAX,
+            last_block: LastBlockRule::default(),
         }
     }
 
     fn pack(self) -> u32 {
         let trust = (self.trust.clamp(0.0, 1.0) * WHOLE) as u32;
-        (self.generation & GENERATION_MAX) << GENERATION_SHIFT | (self.view as u32) << TRUST_BITS | trust
+        (self.generation & GENERATION_MAX) << GENERATION_SHIFT
+            | self.last_block.pack() << LAST_BLOCK_SHIFT
+            | (self.view as u32) << TRUST_BITS
+            | trust
     }
 
     #[inline]
@@ -51,7 +61,8 @@ impl CacheBelief {
             _ => CacheView::Presumed,
         };
         let trust = (word & ((1 << TRUST_BITS) - 1)) as f32 / WHOLE;
-        CacheBelief { view, trust, generation: word >> GENERATION_SHIFT }
+        let last_block = LastBlockRule::unpack(word >> LAST_BLOCK_SHIFT & ((1 << LAST_BLOCK_BITS) - 1));
+        CacheBelief { view, trust, generation: word >> GENERATION_SHIFT, last_block }
     }
 }
 
@@ -81,12 +92,20 @@ mod tests {
     fn a_belief_survives_packing() {
         for view in [CacheView::Presumed, CacheView::Uncertain, CacheView::Reported] {
             for (trust, generation) in [(0.0, 0), (0.5, 7), (0.999, 1), (1.0, GENERATION_MAX)] {
-                let belief = CacheBelief { view, trust, generation };
-                assert_eq!(CacheBelief::unpack(belief.pack()), belief);
+                let mut last_block = LastBlockRule::default();
+                for _ in 0..20 {
+                    let belief = CacheBelief { view, trust, generation, last_block };
+                    assert_eq!(CacheBelief::unpack(belief.pack()), belief);
+                    last_block = last_block.after(true);
+                }
             }
         }
-        let oldest = CacheBelief { view: CacheView::Reported, trust: 0.2, generation: GENERATION_MAX };
-        assert_eq!(oldest.reset(), CacheBelief { view: CacheView::Presumed, trust: 1.0, generation: 0 });
+        let last_block = LastBlockRule::default();
+        let (generation, trust) = (GENERATION_MAX, 0.2);
+        let oldest =
+            CacheBelief { view: CacheView::Reported, trust, generation, last_block: last_block.after(true) };
+        let new = CacheBelief { view: CacheView::Presumed, trust: 1.0, generation: 0, last_block };
+        assert_eq!(oldest.reset(), new);
     }
 
     #[test]

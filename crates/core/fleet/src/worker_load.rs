@@ -105,6 +105,8 @@ pub struct WorkerLoadView {
     pub block_filling_answers: u16,
     /// Blocks that the engine's events have removed; wraps.
     pub evicted_blocks: u16,
+    /// Whether the engine computes the last cached block of each prompt again, as vLLM does with EAGLE or MTP drafts.
+    pub recomputes_last_block: bool,
 }
 
 impl WorkerLoadView {
@@ -295,7 +297,7 @@ impl WorkerLoad {
             prefix_cache: None,
             at,
         };
-        let CacheBelief { view, trust, generation } = self.cache_belief.get();
+        let CacheBelief { view, trust, generation, last_block } = self.cache_belief.get();
         WorkerLoadView {
             state: self.state(),
             is_on_trial: self.state.load(Relaxed) >= ON_TRIAL,
@@ -312,6 +314,7 @@ impl WorkerLoad {
             generation,
             block_filling_answers: self.block_filling_answers.load(Relaxed),
             evicted_blocks: self.evicted_blocks.load(Relaxed),
+            recomputes_last_block: last_block.is_recomputed(),
         }
     }
 }

@@ -81,6 +81,8 @@ pub(crate) struct ReportedCorrections {
     pub trust: Option<Prediction>,
     /// How many of the sampled tokens were found.
     pub sampled: Option<SampledFound>,
+    /// Whether the engine used the last block that events report; `None` if something else may have decided it.
+    pub last_block: Option<LastBlock>,
     /// The events of earlier requests have arrived, so their presumptions are obsolete.
     pub earlier_events_arrived: bool,
     /// All blocks of this prompt are reported, so its own presumption is obsolete.
@@ -96,6 +98,14 @@ pub(crate) struct ReportedCorrections {
 pub(crate) struct SampledFound {
     pub found: u32,
     pub sampled: u32,
+}
+
+/// What an engine did with the last cached block of a prompt. With EAGLE or MTP drafts, vLLM computes it again: the drafter
+/// needs its hidden states. Neither events nor metrics tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastBlock {
+    Used,
+    Recomputed,
 }
 
 /// Reported blocks to remove.
@@ -178,6 +188,7 @@ fn assess_reported(
         trust,
         sampled: (is_kept && sampled_only > 0)
             .then_some(SampledFound { found: found.saturating_sub(proven), sampled: sampled_only }),
+        last_block: last_block(predicted, reported, observed),
         ..ReportedCorrections::default()
     };
     let Some(reported_tokens) = observed.reported_tokens else { return Some(claims) };
@@ -190,6 +201,22 @@ fn assess_reported(
         is_proof: true,
         ..claims
     })
+}
+
+/// What the engine did with the last cached block, where the cached tokens are certain and nothing was evicted.
+fn last_block(
+    predicted: &PredictedCache,
+    reported: CachePrediction,
+    observed: &ObservedCache<'_>,
+) -> Option<LastBlock> {
+    let CachePrediction { proven, sampled, recomputed, .. } = reported;
+    let is_certain = predicted.view == CacheView::Reported && proven > 0 && proven == sampled;
+    let (found, held) = (observed.usage.cached_tokens?, proven + recomputed);
+    match is_certain && observed.evicted_tokens == 0 {
+        true if found == held => Some(LastBlock::Used),
+        true if found + observed.block_tokens == held => Some(LastBlock::Recomputed),
+        _ => None,
+    }
 }
 
 /// Whether events report all blocks of a prompt.
@@ -307,7 +334,8 @@ mod tests {
     }
 
     fn reported(view: CacheView, proven: u32, sampled: u32) -> PredictedCache {
-        let reported = Some(CachePrediction { proven, sampled, expected: sampled, restorable: 0 });
+        let reported =
+            Some(CachePrediction { proven, sampled, expected: sampled, ..CachePrediction::default() });
         PredictedCache { view, cached_tokens: Some(sampled), presumed_bytes: 0, reported }
     }
 
@@ -400,6 +428,31 @@ mod tests {
             assert_eq!((told.trust, told.sampled, told.cut), (trust, share, cut), "{row:?}");
             assert!(told.is_counted && told.is_proof);
         }
+    }
+
+    #[test]
+    fn one_block_less_than_certain_was_computed_again() {
+        use LastBlock::{Recomputed, Used};
+        let (sure, unsure) = (CacheView::Reported, CacheView::Uncertain);
+        // View, tokens proven, sampled, left out of both, and found.
+        for (view, proven, sampled, recomputed, cached, expected) in [
+            (sure, 640, 640, 0, 640, Some(Used)),
+            (sure, 640, 640, 0, 624, Some(Recomputed)),
+            (sure, 624, 624, 16, 624, Some(Recomputed)),
+            (sure, 624, 624, 16, 640, Some(Used)),
+            (sure, 640, 640, 0, 608, None),
+            (sure, 640, 640, 0, 656, None),
+            (sure, 640, 656, 0, 640, None),
+            (unsure, 640, 640, 0, 624, None),
+            (sure, 0, 0, 16, 0, None),
+        ] {
+            let mut predicted = reported(view, proven, sampled);
+            predicted.reported.as_mut().unwrap().recomputed = recomputed;
+            let told = assess(&predicted, &found(Some(cached))).reported.unwrap();
+            assert_eq!(told.last_block, expected, "{view:?} {proven} {sampled} {recomputed} {cached}");
+        }
+        let evicted = ObservedCache { evicted_tokens: 16, ..found(Some(624)) };
+        assert_eq!(assess(&reported(sure, 640, 640), &evicted).reported.unwrap().last_block, None);
     }
 
     #[test]

@@ -537,7 +537,15 @@ impl CandidateInput<'_> {
             // Token ids match exactly, sampled or not.
             Unit::Token => 1.0,
         };
-        Some(held.predict(PredictionWeights { view, trust, sampled_weight, block_tokens, prompt_bytes }))
+        let recomputes_last_block = load.recomputes_last_block;
+        Some(held.predict(PredictionWeights {
+            view,
+            trust,
+            sampled_weight,
+            block_tokens,
+            prompt_bytes,
+            recomputes_last_block,
+        }))
     }
 }
 

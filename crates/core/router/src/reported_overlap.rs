@@ -28,6 +28,8 @@ pub(crate) struct CachePrediction {
     pub expected: u32,
     /// Further tokens in slower memory.
     pub restorable: u32,
+    /// Cached tokens that the engine computes again, which are left out of the others.
+    pub recomputed: u32,
 }
 
 /// The weights of a prediction.
@@ -40,6 +42,8 @@ pub(crate) struct PredictionWeights {
     pub block_tokens: u32,
     /// Length of the prompt in bytes.
     pub prompt_bytes: u32,
+    /// Whether the engine computes the last cached block of every prompt again.
+    pub recomputes_last_block: bool,
 }
 
 impl ReportedOverlap {
@@ -89,7 +93,13 @@ impl ReportedOverlap {
         let beyond = usable(self.all_tiers).saturating_sub(sampled);
         let expected = round_to_blocks(weighed * trust, by);
         let restorable = round_to_blocks((weighed + beyond as f32) * trust, by) - expected;
-        CachePrediction { proven, sampled, expected, restorable }
+        CachePrediction { proven, sampled, expected, restorable, recomputed: by.recomputed_tokens() }
+    }
+}
+
+impl PredictionWeights {
+    fn recomputed_tokens(self) -> u32 {
+        if self.recomputes_last_block { self.block_tokens } else { 0 }
     }
 }
 
@@ -106,7 +116,8 @@ fn round_to_blocks(tokens: f32, by: PredictionWeights) -> u32 {
 /// Tokens usable from the cache. Engines always compute the last token for its logits, so a prompt that ends
 /// with a block loses that block.
 fn usable_tokens(reach: Reach, by: PredictionWeights) -> u32 {
-    if reach.bytes >= by.prompt_bytes { reach.tokens.saturating_sub(by.block_tokens) } else { reach.tokens }
+    let last_token = if reach.bytes >= by.prompt_bytes { by.block_tokens } else { 0 };
+    reach.tokens.saturating_sub(last_token + by.recomputed_tokens())
 }
 
 #[cfg(test)]
@@ -118,7 +129,15 @@ mod tests {
     }
 
     fn weights(view: CacheView, trust: f32) -> PredictionWeights {
-        PredictionWeights { view, trust, sampled_weight: 0.5, block_tokens: 16, prompt_bytes: 1_000 }
+        let (sampled_weight, recomputes_last_block) = (0.5, false);
+        PredictionWeights {
+            view,
+            trust,
+            sampled_weight,
+            block_tokens: 16,
+            prompt_bytes: 1_000,
+            recomputes_last_block,
+        }
     }
 
     #[test]
@@ -130,7 +149,10 @@ mod tests {
             ..ReportedOverlap::default()
         };
         let sure = held.predict(weights(CacheView::Reported, 0.3));
-        assert_eq!(sure, CachePrediction { proven: 96, sampled: 192, expected: 144, restorable: 48 });
+        assert_eq!(
+            sure,
+            CachePrediction { proven: 96, sampled: 192, expected: 144, restorable: 48, recomputed: 0 }
+        );
         let unsure = held.predict(weights(CacheView::Uncertain, 0.5));
         assert_eq!(unsure.expected, 64, "72 tokens are four whole blocks");
         assert_eq!(unsure.restorable, 32, "doubted GPU tokens are not expected from slower memory");
@@ -145,5 +167,19 @@ mod tests {
             ..ReportedOverlap::default()
         };
         assert_eq!(whole.predict(weights(CacheView::Reported, 1.0)).expected, 48);
+    }
+
+    #[test]
+    fn a_block_that_the_engine_computes_again_is_not_predicted() {
+        let weights = PredictionWeights { recomputes_last_block: true, ..weights(CacheView::Reported, 1.0) };
+        let predicted = |tokens, bytes| {
+            let proven = Reach { spans: tokens / 16, bytes, tokens };
+            let held = ReportedOverlap { proven, ..ReportedOverlap::default() };
+            held.predict(weights).expected
+        };
+        assert_eq!(predicted(96, 384), 80);
+        assert_eq!(predicted(96, 1_000), 64, "the last token's block, and the one before it");
+        assert_eq!(predicted(16, 64), 0);
+        assert_eq!(predicted(0, 0), 0);
     }
 }

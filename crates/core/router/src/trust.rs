@@ -61,6 +61,8 @@ fn view_at(trust: f32, before: CacheView) -> CacheView {
 
 #[cfg(test)]
 mod tests {
+    use warmroute_fleet::LastBlockRule;
+
     use super::*;
 
     #[test]
@@ -91,7 +93,12 @@ mod tests {
 
     #[test]
     fn a_feed_in_discredit_is_not_cleared_by_falling_silent() {
-        let doubted = CacheBelief { view: CacheView::Uncertain, trust: 0.3, generation: 4 };
+        let doubted = CacheBelief {
+            view: CacheView::Uncertain,
+            trust: 0.3,
+            generation: 4,
+            last_block: LastBlockRule::default(),
+        };
         let returned =
             after_view_change(after_view_change(doubted, CacheView::Presumed), CacheView::Uncertain);
         assert_eq!(returned, doubted);

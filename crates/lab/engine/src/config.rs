@@ -26,6 +26,8 @@ pub struct Config {
     pub host: Option<Tier>,
     /// Tokens that a token of a second group of layers sees, itself included. Without it all layers have full attention.
     pub sliding_window: Option<u32>,
+    /// Whether the last cached block of each prompt is computed again, as vLLM does with EAGLE or MTP drafts.
+    pub recomputes_last_block: bool,
     /// Memory that several engines share, for blocks that the host evicts, or the GPU without a host memory.
     pub pool: Option<Tier>,
 }
@@ -101,6 +103,7 @@ impl Config {
             host: None,
             pool: None,
             sliding_window: None,
+            recomputes_last_block: false,
         }
     }
 

@@ -31,6 +31,7 @@ pub struct Scheduler {
     block_size: u32,
     sequences_max: usize,
     prefix_caching: PrefixCaching,
+    recomputes_last_block: bool,
     pub pool: BlockPool,
     sequences: Sequences,
     waiting: VecDeque<u32>,
@@ -68,6 +69,7 @@ impl Scheduler {
             block_size: config.block_size,
             sequences_max: config.sequences_max as usize,
             prefix_caching: config.prefix_caching,
+            recomputes_last_block: config.recomputes_last_block,
             pool: BlockPool::new(u32::try_from(blocks).expect("validated: blocks are numbered in 32 bits")),
             sequences: Sequences::default(),
             waiting: VecDeque::new(),
@@ -208,8 +210,10 @@ impl Scheduler {
         let blocks_max = (sequence.known() - 1) / self.block_size;
         let chain = &sequence.chain[..blocks_max as usize];
         self.pool.find_chain(chain, &mut self.hits);
+        let found = self.used(self.hits.iter().map(Span::len).sum());
+        truncate(&mut self.hits, found);
         if let Some(window) = &self.window {
-            let found = window.longest(&self.pool, chain, self.hits.iter().map(Span::len).sum());
+            let found = window.longest(&self.pool, chain, found);
             truncate(&mut self.hits, found);
             let first = found.saturating_sub(window.blocks_needed());
             let seen = chain[first as usize..found as usize].iter().map(|&name| WindowGroup::tagged(name));
@@ -221,6 +225,11 @@ impl Scheduler {
             let offer = tiers.offer(&chain[found as usize..], computed, sequence.known() - computed);
             self.offer = offer.unwrap_or_default();
         }
+    }
+
+    /// Blocks that a prompt uses of those that are cached.
+    fn used(&self, cached_blocks: u32) -> u32 {
+        cached_blocks.saturating_sub(u32::from(self.recomputes_last_block))
     }
 
     /// Whether all tokens of the sequence fit, not only its first chunk (vLLM's `scheduler_reserve_full_isl`). A hit
@@ -365,7 +374,7 @@ impl Scheduler {
     pub fn cached_blocks(&self, chain: &[BlockName]) -> u32 {
         let mut found = Vec::new();
         self.pool.find_chain(chain, &mut found);
-        let full = found.iter().map(Span::len).sum();
+        let full = self.used(found.iter().map(Span::len).sum());
         self.window.as_ref().map_or(full, |window| window.longest(&self.pool, chain, full))
     }
 

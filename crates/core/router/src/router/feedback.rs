@@ -10,8 +10,8 @@ use warmroute_types::{CacheView, Micros, Usage, WorkerId};
 
 use super::Router;
 use crate::assessment::{
-    Corrections, Failures, ObservedCache, PresumedCorrection, ReportedCorrections, ReportedCut, SampledFound,
-    assess,
+    Corrections, Failures, LastBlock, ObservedCache, PresumedCorrection, ReportedCorrections, ReportedCut,
+    SampledFound, assess,
 };
 use crate::decision::Decision;
 use crate::media::AwaitedMedia;
@@ -195,6 +195,13 @@ impl<P: Policy> Router<P> {
             self.reported.count_match(id, sampled, usage.cached_tokens.unwrap_or(0));
         }
         corrections.trust.into_iter().for_each(|prediction| self.trust(decision, prediction));
+        if let Some(last_block) = corrections.last_block {
+            let was_recomputed = last_block == LastBlock::Recomputed;
+            self.revise_belief(decision, |belief| CacheBelief {
+                last_block: belief.last_block.after(was_recomputed),
+                ..belief
+            });
+        }
         // Token matching has nothing to learn.
         let is_in_bytes = text.is_some_and(|text| text.unit == Unit::Byte);
         if let Some(SampledFound { found, sampled }) = corrections.sampled.filter(|_| is_in_bytes) {
@@ -289,16 +296,17 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Adjusts the trust in the feed, unless the cache was reset since the prediction.
+    /// Adjusts the trust in the feed. Presumptions made while in doubt stay: answers confirm that the feed's claims are
+    /// true, not that they are complete. A wrong presumption is cut by the answer that refutes it.
     fn trust(&self, decision: &Decision, promised: Prediction) {
+        self.revise_belief(decision, |belief| trust::answered(belief, promised));
+    }
+
+    /// Changes what is believed about the worker's cache, unless it was reset since the prediction.
+    fn revise_belief(&self, decision: &Decision, change: impl Fn(CacheBelief) -> CacheBelief) {
         let generation = decision.expectation.generation;
-        let revised = |belief: CacheBelief| match belief.generation == generation {
-            true => trust::answered(belief, promised),
-            false => belief,
-        };
-        // Presumptions made while in doubt stay: answers confirm that the feed's claims are true, not that
-        // they are complete. A wrong presumption is cut by the answer that refutes it.
-        self.fleet.revise(&decision.worker, revised);
+        let is_same = |belief: &CacheBelief| belief.generation == generation;
+        self.fleet.revise(&decision.worker, |belief| if is_same(&belief) { change(belief) } else { belief });
     }
 
     /// Cuts presumed chunks after the first `kept` ones. Only without later requests on the worker, whose

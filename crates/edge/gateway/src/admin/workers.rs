@@ -110,6 +110,8 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         // Without reported events there is nothing to trust.
         "trust": (view.load.view != CacheView::Presumed).then(|| rounded(view.load.trust)),
         "events": feed.map(|report| describe_feed(&report)),
+        // Learned from answers: drafts by EAGLE or MTP need it.
+        "recomputes_last_block": view.load.recomputes_last_block,
         "cached_tokens": if view.load.reports_cached_tokens { "reported" } else { CACHED_TOKENS_HINT },
         "in_flight": view.load.in_flight,
         "prefill_tokens": view.load.prefill_tokens,

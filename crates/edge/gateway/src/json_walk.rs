@@ -2,7 +2,9 @@
 //!
 //! The walk knows at each byte within which fields it is. So text that a model or a client wrote is never taken for a field,
 //! wherever reads split it, and nothing is kept of a document but the names around the current place and one short
-//! value.
+//! value. What one read has whole, as nearly always, is not copied.
+
+use crate::near_byte::find_near;
 
 /// Fields deeper than this are not reported.
 const DEPTH_MAX: usize = 3;
@@ -86,10 +88,18 @@ enum Within {
 }
 
 impl JsonWalk {
+    /// Forgets the document.
+    pub(crate) fn clear(&mut self) {
+        let text = std::mem::take(&mut self.text);
+        *self = JsonWalk { text, ..JsonWalk::default() };
+    }
+
     /// Walks on. `see` gets the names that lead to each value, and the value.
     pub(crate) fn walk(&mut self, mut bytes: &[u8], mut see: impl FnMut(&[Name], Value<'_>)) {
         while let Some((&byte, rest)) = bytes.split_first() {
             bytes = match self.within {
+                Within::Nothing if byte == b'"' => self.begin_text(rest, &mut see),
+                Within::Nothing if is_plain(byte) => self.begin_plain(bytes, &mut see),
                 Within::Text => self.walk_text(bytes, &mut see),
                 Within::Escape => {
                     self.within = Within::Text;
@@ -121,7 +131,6 @@ impl JsonWalk {
 
     fn step(&mut self, byte: u8, see: &mut impl FnMut(&[Name], Value<'_>)) {
         match byte {
-            b'"' => self.begin(Within::Text),
             b'{' | b'[' => {
                 self.report(Value::Begin, see);
                 if self.depth < DEPTH_MAX {
@@ -138,12 +147,35 @@ impl JsonWalk {
             }
             b',' => self.expects_name = self.is_in_object(),
             b':' => self.expects_name = false,
-            byte if is_plain(byte) => {
-                self.begin(Within::Plain);
-                self.keep(&[byte]);
-            }
             _ => {}
         }
+    }
+
+    /// Walks over a text that begins here. Returns what follows.
+    fn begin_text<'a>(&mut self, bytes: &'a [u8], see: &mut impl FnMut(&[Name], Value<'_>)) -> &'a [u8] {
+        match find_text_end(bytes) {
+            Some(end) if bytes[end] == b'"' => {
+                self.is_long = end > TEXT_BYTES_MAX;
+                self.end_text(&bytes[..end], see);
+                &bytes[end + 1..]
+            }
+            // It is split, or has escapes.
+            _ => {
+                self.begin(Within::Text);
+                bytes
+            }
+        }
+    }
+
+    /// Walks over a plain value that begins here. Returns what follows.
+    fn begin_plain<'a>(&mut self, bytes: &'a [u8], see: &mut impl FnMut(&[Name], Value<'_>)) -> &'a [u8] {
+        let Some(end) = bytes.iter().position(|&byte| !is_plain(byte)) else {
+            self.begin(Within::Plain);
+            self.keep(bytes);
+            return &[];
+        };
+        self.report(Value::Plain(&bytes[..end.min(TEXT_BYTES_MAX)]), see);
+        &bytes[end..]
     }
 
     fn begin(&mut self, within: Within) {
@@ -153,7 +185,7 @@ impl JsonWalk {
 
     /// Walks to the end of a text, or to an escape. Returns what follows.
     fn walk_text<'a>(&mut self, bytes: &'a [u8], see: &mut impl FnMut(&[Name], Value<'_>)) -> &'a [u8] {
-        let Some(at) = memchr::memchr2(b'"', b'\\', bytes) else {
+        let Some(at) = find_text_end(bytes) else {
             self.keep(bytes);
             return &[];
         };
@@ -162,21 +194,21 @@ impl JsonWalk {
             (self.within, self.is_long) = (Within::Escape, true);
         } else {
             self.within = Within::Nothing;
-            self.end_text(see);
+            let text = std::mem::take(&mut self.text);
+            self.end_text(&text, see);
+            self.text = text;
         }
         &bytes[at + 1..]
     }
 
-    fn end_text(&mut self, see: &mut impl FnMut(&[Name], Value<'_>)) {
-        let text = std::mem::take(&mut self.text);
+    fn end_text(&mut self, text: &[u8], see: &mut impl FnMut(&[Name], Value<'_>)) {
         if self.expects_name {
             if let Some(name) = self.depth.checked_sub(1).and_then(|last| self.names.get_mut(last)) {
-                *name = if self.is_long { Name::Other } else { Name::of(&text) };
+                *name = if self.is_long { Name::Other } else { Name::of(text) };
             }
         } else {
-            self.report(if self.is_long { Value::LongText } else { Value::Text(&text) }, see);
+            self.report(if self.is_long { Value::LongText } else { Value::Text(text) }, see);
         }
-        self.text = text;
     }
 
     fn keep(&mut self, bytes: &[u8]) {
@@ -195,6 +227,12 @@ impl JsonWalk {
             see(names, value);
         }
     }
+}
+
+/// The place of the first quote or backslash.
+fn find_text_end(bytes: &[u8]) -> Option<usize> {
+    let is_end = |byte| matches!(byte, b'"' | b'\\');
+    find_near(bytes, is_end, |rest| memchr::memchr2(b'"', b'\\', rest))
 }
 
 /// Whether a number, `true`, `false` or `null` has this byte.

@@ -66,6 +66,7 @@ mod matching;
 mod meta_info;
 mod metrics;
 mod models;
+mod near_byte;
 mod open_connections;
 mod parsed_request;
 mod peer_transport;

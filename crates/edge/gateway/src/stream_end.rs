@@ -192,18 +192,18 @@ impl StreamEnd {
     }
 
     fn end_event(&mut self) {
-        let event = std::mem::take(&mut self.event);
-        if event.lines == 0 {
-            return;
+        let event = &mut self.event;
+        if event.lines > 0 {
+            self.events += 1;
+            // Data that breaks off says nothing.
+            if event.walk.is_whole() {
+                self.has_final |= event.kind() == Kind::Final;
+                self.has_error |= event.kind() == Kind::Error;
+            }
+            self.has_named_error |= event.name == Kind::Error;
+            self.has_error |= self.has_named_error;
         }
-        self.events += 1;
-        // Data that breaks off says nothing.
-        if event.walk.is_whole() {
-            self.has_final |= event.kind() == Kind::Final;
-            self.has_error |= event.kind() == Kind::Error;
-        }
-        self.has_named_error |= event.name == Kind::Error;
-        self.has_error |= self.has_named_error;
+        event.clear();
     }
 
     /// Whether the line of data is the only one of its event and says `[DONE]`.
@@ -218,6 +218,12 @@ impl StreamEnd {
 }
 
 impl Event {
+    fn clear(&mut self) {
+        self.walk.clear();
+        let walk = std::mem::take(&mut self.walk);
+        *self = Event { walk, ..Event::default() };
+    }
+
     fn kind(&self) -> Kind {
         match (self.kind, self.name) {
             (Kind::Error, _) | (_, Kind::Error) => Kind::Error,

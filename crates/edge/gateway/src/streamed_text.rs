@@ -5,22 +5,9 @@
 //! it: a token is taken to have at most four bytes of one kind, such as letters or digits. That is close for prose
 //! and code, and splits what a tokenizer would split anyway, as in `1 2 3`.
 
-/// Names of strings with generated text in chats, completions, messages, and whole responses.
-const TEXTS: [&[u8]; 8] = [
-    b"text",
-    b"content",
-    b"reasoning_content",
-    b"reasoning",
-    b"thinking",
-    b"arguments",
-    b"partial_json",
-    b"refusal",
-];
+use crate::near_byte::find_near;
 
-/// The name of generated text in a stream of `/v1/responses`, which repeats it under other names.
-const DELTA: &[u8] = b"delta";
-
-/// Longer names are none of these.
+/// Longer names are none of a text's.
 const NAME_BYTES_MAX: usize = 24;
 
 /// Most bytes of one kind in a token.
@@ -35,8 +22,10 @@ pub(crate) struct StreamedText {
     within: Within,
     /// The last byte outside of strings that is no space.
     before: u8,
-    /// The beginning of the last string that is no value.
+    /// The beginning of a name that is split between two reads, or has escapes.
     name: Vec<u8>,
+    /// What a value of the last name is.
+    named: Part,
     /// The run of bytes that the next one may continue.
     run: (Kind, u8),
     deltas: u32,
@@ -56,12 +45,27 @@ enum Within {
 }
 
 /// What a string is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Part {
     Name,
     Delta,
     Text,
+    #[default]
     Other,
+}
+
+impl Part {
+    /// What the value of a name is.
+    fn named(name: &[u8]) -> Part {
+        match name {
+            // Chats, completions, messages, and whole responses.
+            b"text" | b"content" | b"reasoning_content" | b"reasoning" | b"thinking" | b"arguments"
+            | b"partial_json" | b"refusal" => Part::Text,
+            // A stream of `/v1/responses`, which repeats the text under other names.
+            b"delta" => Part::Delta,
+            _ => Part::Other,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -120,31 +124,29 @@ impl StreamedText {
 
     /// Reads up to the next string. Returns how much was read.
     fn read_structure(&mut self, bytes: &[u8]) -> usize {
-        let quote = memchr::memchr(b'"', bytes);
+        let quote = find_near(bytes, |byte| byte == b'"', |rest| memchr::memchr(b'"', rest));
         let between = &bytes[..quote.unwrap_or(bytes.len())];
         self.before = between.trim_ascii_end().last().copied().unwrap_or(self.before);
         let Some(quote) = quote else { return bytes.len() };
-        let part = match (self.before, &self.name[..]) {
-            (b':', DELTA) => Part::Delta,
-            (b':', name) if TEXTS.contains(&name) => Part::Text,
-            (b':', _) => Part::Other,
-            _ => Part::Name,
-        };
-        if part == Part::Name {
-            self.name.clear();
-        }
+        let part = if self.before == b':' { self.named } else { Part::Name };
+        self.name.clear();
         (self.within, self.before, self.run) = (Within::String(part), b'"', (Kind::Space, 0));
         quote + 1
     }
 
     /// Reads up to the end of a string or to what is escaped in it. Returns how much was read.
     fn read_string(&mut self, part: Part, bytes: &[u8]) -> usize {
-        let end = memchr::memchr3(b'"', b'\\', b'\n', bytes);
+        let is_end = |byte| matches!(byte, b'"' | b'\\' | b'\n');
+        let end = find_near(bytes, is_end, |rest| memchr::memchr3(b'"', b'\\', b'\n', rest));
         let plain = &bytes[..end.unwrap_or(bytes.len())];
         match part {
+            Part::Name if self.name.is_empty() && end.is_some_and(|end| bytes[end] != b'\\') => {
+                self.named = Part::named(plain);
+            }
             Part::Name => {
                 let room = NAME_BYTES_MAX.saturating_sub(self.name.len());
                 self.name.extend_from_slice(&plain[..plain.len().min(room)]);
+                self.named = Part::named(&self.name);
             }
             Part::Delta | Part::Text => plain.iter().for_each(|byte| self.take(part, Kind::of(*byte))),
             Part::Other => {}

@@ -4,8 +4,6 @@
 //! wherever reads split it, and nothing is kept of a document but the names around the current place and one short
 //! value. What one read has whole, as nearly always, is not copied.
 
-use crate::near_byte::find_near;
-
 /// Fields deeper than this are not reported.
 const DEPTH_MAX: usize = 3;
 
@@ -59,7 +57,7 @@ pub(crate) enum Value<'a> {
 }
 
 /// A walk through one document.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct JsonWalk {
     /// Open objects and lists.
     depth: usize,
@@ -90,7 +88,8 @@ enum Within {
 impl JsonWalk {
     /// Forgets the document.
     pub(crate) fn clear(&mut self) {
-        let text = std::mem::take(&mut self.text);
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
         *self = JsonWalk { text, ..JsonWalk::default() };
     }
 
@@ -231,8 +230,7 @@ impl JsonWalk {
 
 /// The place of the first quote or backslash.
 fn find_text_end(bytes: &[u8]) -> Option<usize> {
-    let is_end = |byte| matches!(byte, b'"' | b'\\');
-    find_near(bytes, is_end, |rest| memchr::memchr2(b'"', b'\\', rest))
+    memchr::memchr2(b'"', b'\\', bytes)
 }
 
 /// Whether a number, `true`, `false` or `null` has this byte.

@@ -66,7 +66,6 @@ mod matching;
 mod meta_info;
 mod metrics;
 mod models;
-mod near_byte;
 mod open_connections;
 mod parsed_request;
 mod peer_transport;
@@ -81,6 +80,7 @@ mod rare_event;
 mod relay;
 #[cfg(test)]
 mod release_tests;
+mod repeated_start;
 mod request_log;
 mod request_spans;
 mod response_body;

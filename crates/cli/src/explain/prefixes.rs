@@ -22,7 +22,8 @@ struct BrokenModel {
     broken_share: f64,
     prompt_tokens: u64,
     lost_tokens: u64,
-    lost_tokens_per_day: u64,
+    /// Only if enough time is covered to tell.
+    lost_tokens_per_day: Option<u64>,
     breaks: Vec<PrefixBreak>,
 }
 
@@ -35,11 +36,8 @@ struct PrefixBreak {
     byte: Option<u32>,
     share: f64,
     lost_tokens: u64,
-    lost_tokens_per_day: u64,
+    lost_tokens_per_day: Option<u64>,
 }
-
-/// Time from which losses are projected to a day.
-const PROJECTED_FROM_S: f64 = 600.0;
 
 /// Places shown for a model.
 const PLACES_MAX: usize = 5;
@@ -78,27 +76,19 @@ impl BrokenModel {
             text,
             "{} broken; {} lost, {of_all:.0} % of all",
             percent(self.broken_share),
-            self.loss("tokens of prefill", self.lost_tokens, self.lost_tokens_per_day),
+            loss("tokens of prefill", self.lost_tokens, self.lost_tokens_per_day),
         );
         let places = self.breaks.iter().take(PLACES_MAX);
-        places.for_each(|place| text.push_str(&place.text(self)));
+        places.for_each(|place| text.push_str(&place.text()));
         if let Some(more) = self.breaks.len().checked_sub(PLACES_MAX + 1) {
             _ = writeln!(text, "  {} more places: --json shows them", more + 1);
         }
         text + "\n"
     }
-
-    /// A loss, as it would be in a day if enough time is covered to tell.
-    fn loss(&self, unit: &str, tokens: u64, tokens_per_day: u64) -> String {
-        match self.covered_s < PROJECTED_FROM_S {
-            true => format!("{} {unit}", scaled(tokens)),
-            false => format!("{} {unit} a day", scaled(tokens_per_day)),
-        }
-    }
 }
 
 impl PrefixBreak {
-    fn text(&self, model: &BrokenModel) -> String {
+    fn text(&self) -> String {
         let place = match self.byte {
             Some(byte) => format!("part at byte {byte} of {}", self.field),
             None => format!("part in {}", self.field),
@@ -106,10 +96,18 @@ impl PrefixBreak {
         format!(
             "  {} of requests {place}; {} lost\n    typical of {}\n    {}\n",
             percent(self.share),
-            model.loss("tokens", self.lost_tokens, self.lost_tokens_per_day),
+            loss("tokens", self.lost_tokens, self.lost_tokens_per_day),
             self.typical_of,
             self.advice,
         )
+    }
+}
+
+/// A loss, as it would be in a day if that is known.
+fn loss(unit: &str, tokens: u64, tokens_per_day: Option<u64>) -> String {
+    match tokens_per_day {
+        None => format!("{} {unit}", scaled(tokens)),
+        Some(tokens) => format!("{} {unit} a day", scaled(tokens)),
     }
 }
 
@@ -140,7 +138,7 @@ fn scaled(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn a_break_is_told_with_its_place_cause_and_advice() {
@@ -151,6 +149,8 @@ mod tests {
                 "share": 0.38, "lost_tokens": 30_000, "lost_tokens_per_day": 61_200_000}]}]});
         let mut early = page.clone();
         early["models"][0]["covered_s"] = json!(60.0);
+        early["models"][0]["lost_tokens_per_day"] = Value::Null;
+        early["models"][0]["breaks"][0]["lost_tokens_per_day"] = Value::Null;
         let page: PrefixPage = serde_json::from_value(page).unwrap();
         let expected = "model m: 100 prompts compared in 2.0 h, 38 % broken; 61.2 million tokens of prefill a day \
             lost, 30 % of all\n  38 % of requests part at byte 212 of system[0]; 61.2 million tokens a day lost\n    \

@@ -70,7 +70,7 @@ impl AdminListener {
     /// The page at this path.
     pub async fn get(&mut self, path: &str) -> anyhow::Result<String> {
         let (status, body) = self.answer(path).await?;
-        self.accept(status, body)
+        self.accept(path, status, body)
     }
 
     /// The answer to a GET, whatever its status.
@@ -83,19 +83,15 @@ impl AdminListener {
     async fn post(&mut self, path: &str, body: Vec<u8>) -> anyhow::Result<String> {
         let answered = self.client.post(path, Bytes::from(body)).await;
         let (status, body) = answered.with_context(|| self.is_silent())?;
-        self.accept(status, String::from_utf8_lossy(&body).into_owned())
+        self.accept(path, status, String::from_utf8_lossy(&body).into_owned())
     }
 
     fn is_silent(&self) -> String {
         format!("no gateway answers at {}", self.url)
     }
 
-    fn accept(&self, status: StatusCode, body: String) -> anyhow::Result<String> {
-        if status.is_success() {
-            Ok(body)
-        } else {
-            Err(Refused(refusal(&self.url, self.has_token, status, &body)).into())
-        }
+    fn accept(&self, path: &str, status: StatusCode, body: String) -> anyhow::Result<String> {
+        if status.is_success() { Ok(body) } else { Err(Refused(refusal(self, path, status, &body)).into()) }
     }
 }
 
@@ -119,10 +115,11 @@ fn check_url(admin: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The error for a refused query, with the gateway's own message if there is one.
-fn refusal(admin: &str, has_token: bool, status: StatusCode, body: &str) -> String {
+/// The error for a refused query of this path, with the gateway's own message if there is one.
+fn refusal(listener: &AdminListener, path: &str, status: StatusCode, body: &str) -> String {
+    let admin = &listener.url;
     if status == StatusCode::UNAUTHORIZED {
-        return match has_token {
+        return match listener.has_token {
             true => {
                 format!("{admin} refuses the admin token: check --admin-token or WARMROUTE_ADMIN_TOKEN")
             }
@@ -130,13 +127,17 @@ fn refusal(admin: &str, has_token: bool, status: StatusCode, body: &str) -> Stri
         };
     }
     let answer: Value = serde_json::from_str(body).unwrap_or_default();
-    if answer["error"]["code"] == "unknown_url" {
-        return format!(
+    let message = answer["error"]["message"].as_str();
+    let asked = path.split('?').next().unwrap_or(path);
+    match message {
+        Some(message) if answer["error"]["code"] == "unknown_url" && message.contains(asked) => format!(
             "{admin} is the client listener of a gateway: --admin takes the address of the admin listener, \
              by default http://127.0.0.1:29000"
-        );
-    }
-    match answer["error"]["message"].as_str() {
+        ),
+        // The admin listener knows what it was asked, and not the path of the request to explain.
+        Some(message) if answer["error"]["code"] == "unknown_url" => {
+            format!("{message}: --path takes the path of a request to a model, such as /v1/chat/completions")
+        }
         Some(message) => format!("{message} ({status})"),
         None => format!("{admin} answers {status}: is it a warmroute admin listener?"),
     }
@@ -145,6 +146,7 @@ fn refusal(admin: &str, has_token: bool, status: StatusCode, body: &str) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn only_an_http_url_has_an_admin_address() {
@@ -158,13 +160,33 @@ mod tests {
 
     #[test]
     fn a_refusal_shows_the_gateways_message() {
+        let refused = |status, body| refusal(&listener(false), "/explain?path=/nope", status, body);
         let status = StatusCode::NOT_FOUND;
-        let text = refusal("http://a", false, status, r#"{"error":{"message":"no such thing"}}"#);
+        let text = refused(status, r#"{"error":{"message":"no such thing"}}"#);
         assert_eq!(text, "no such thing (404 Not Found)");
-        assert!(refusal("http://a", false, status, "<html>").contains("is it a warmroute admin listener?"));
+        assert!(refused(status, "<html>").contains("is it a warmroute admin listener?"));
         for has_token in [false, true] {
-            let text = refusal("http://a", has_token, StatusCode::UNAUTHORIZED, "");
+            let text = refusal(&listener(has_token), "/explain", StatusCode::UNAUTHORIZED, "");
             assert!(text.contains("--admin-token"), "{text}");
         }
+    }
+
+    #[test]
+    fn an_unknown_path_of_the_request_is_not_taken_for_another_listener() {
+        let refused = |unknown: &str| {
+            let body =
+                json!({"error": {"code": "unknown_url", "message": format!("No such endpoint: {unknown}")}});
+            refusal(&listener(false), "/explain?path=/nope", StatusCode::NOT_FOUND, &body.to_string())
+        };
+        let text = refused("/nope");
+        assert!(text.starts_with("No such endpoint: /nope: --path takes"), "{text}");
+        let text = refused("/explain; it is on the admin listener (--admin-port, 29000)");
+        assert!(text.contains("is the client listener of a gateway"), "{text}");
+    }
+
+    fn listener(has_token: bool) -> AdminListener {
+        let tls = WorkerTls { ca: None, identity: None };
+        let client = HttpClient::new("http://a", TIMEOUT, Dialer::new(None, tls).unwrap());
+        AdminListener { url: "http://a".to_owned(), has_token, client }
     }
 }

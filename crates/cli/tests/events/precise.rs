@@ -2,6 +2,7 @@
 //!
 //! `cargo test -p warmroute-cli --test events precise -- --nocapture --test-threads 1` prints the table of faults.
 
+mod announced;
 mod faults;
 mod hybrid;
 mod last_block;

@@ -233,7 +233,8 @@ fn serve<S: Fn(ReceivedRequest)>(mut stream: TcpStream, stage: &ServerState<S>) 
     }
 }
 
-fn read_request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
+/// The head and the body of the next request.
+pub fn read_request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let head_end = loop {
         if let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {

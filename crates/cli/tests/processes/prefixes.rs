@@ -62,7 +62,8 @@ fn a_date_in_the_system_prompt_is_found() {
         json!({"model": MODEL, "max_tokens": 1, "system": [{"type": "text", "text": now}],
             "messages": [{"role": "user", "content": "What is new?"}]})
     });
-    assert_eq!(place(&found), ("timestamp", "system[0]", Some(26)), "{found}");
+    assert_eq!(place(&found), ("timestamp", "system[0]", Some(37)), "{found}");
+    assert!(found["lost_tokens_per_day"].is_null(), "a minute says nothing about a day: {found}");
     let lost = found["lost_tokens"].as_u64().unwrap();
     let expected = (REQUESTS - 1) * rules().len() as u64 / 4;
     assert!(lost.abs_diff(expected) < expected / 10, "{lost} of {expected}");

@@ -1,6 +1,6 @@
 //! Why prompts part, as far as their outlines and the shape of a value tell.
 
-use warmroute_prompt::{Field, Outline, OutlinePart, Role};
+use warmroute_prompt::{Field, Outline, OutlinePart, Role, has_attribution, value_digest};
 
 use crate::Parting;
 use crate::value_kind::{ValueKind, value_in};
@@ -96,7 +96,7 @@ impl Cause {
             }
             Cause::Number => "Put numbers that change at the end of the last message.",
             Cause::Attribution => {
-                "Set CLAUDE_CODE_ATTRIBUTION_HEADER=0 for Claude Code, unless the engine drops the line, as vLLM does from 0.24 on."
+                "Set CLAUDE_CODE_ATTRIBUTION_HEADER=0 for Claude Code: these engines are not known to drop the line, as vLLM does from 0.24 on."
             }
             Cause::ToolsReordered => "Sort the tools by name before every request.",
             Cause::ToolsAdded => {
@@ -121,11 +121,17 @@ pub(crate) struct CauseAt {
     pub byte: u32,
 }
 
-/// Judges a parting. `text` is the text of the later prompt's part.
-pub(crate) fn judge(earlier: &Outline, later: &Outline, parting: &Parting, text: &[u8]) -> CauseAt {
+/// Judges a parting. `text` is the text of the later prompt's part, `digest` that of the outlines.
+pub(crate) fn judge(
+    earlier: &Outline,
+    later: &Outline,
+    parting: &Parting,
+    text: &[u8],
+    digest: impl Fn(&[u8]) -> u64,
+) -> CauseAt {
     let at = |cause| CauseAt { cause, byte: parting.byte };
     let part = &later.parts()[parting.part];
-    if text.starts_with(b"x-anthropic-billing-header") {
+    if has_attribution(text) {
         return at(Cause::Attribution);
     }
     if parting.field == Field::Turns && is_found_later(earlier, later, parting) {
@@ -133,7 +139,7 @@ pub(crate) fn judge(earlier: &Outline, later: &Outline, parting: &Parting, text:
     }
     if parting.is_value
         && !(parting.field == Field::Tools && is_other_tool(earlier, later, parting))
-        && let Some(found) = changed_value(later, parting, text)
+        && let Some(found) = changed_value(earlier, later, parting, text, digest)
     {
         return found;
     }
@@ -150,11 +156,21 @@ pub(crate) fn judge(earlier: &Outline, later: &Outline, parting: &Parting, text:
     }
 }
 
-/// The value in the cell that differs.
-fn changed_value(later: &Outline, parting: &Parting, text: &[u8]) -> Option<CauseAt> {
+/// The value that differs in the first cell that differs.
+fn changed_value(
+    earlier: &Outline,
+    later: &Outline,
+    parting: &Parting,
+    text: &[u8],
+    digest: impl Fn(&[u8]) -> u64,
+) -> Option<CauseAt> {
     let cell = later.cells_of(&later.parts()[parting.part]).get(parting.cell)?;
     let start = parting.byte as usize;
-    let (kind, within) = value_in(text.get(start..start + cell.bytes as usize)?)?;
+    let text = text.get(start..start + usize::from(cell.bytes))?;
+    let before = earlier.values_of(&earlier.parts()[parting.part], parting.cell);
+    let is_same = |number: usize, value: &[u8]| before.get(number) == Some(&value_digest(value, &digest));
+    // A value that differs can have the digest of the earlier one by chance.
+    let (kind, within) = value_in(text, is_same).or_else(|| value_in(text, |_, _| false))?;
     let cause = match kind {
         ValueKind::Time => Cause::Timestamp,
         ValueKind::Id => Cause::RandomId,

@@ -39,7 +39,7 @@ impl Parting {
         let parting = Parting {
             part,
             cell,
-            byte: new[..cell].iter().map(|cell| cell.bytes).sum(),
+            byte: new[..cell].iter().map(|cell| u32::from(cell.bytes)).sum(),
             field: before.path.field.min(after.path.field),
             is_value,
             repeated_bytes: repeated_bytes(earlier, later, part, cell),

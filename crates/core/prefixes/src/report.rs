@@ -5,6 +5,9 @@ use warmroute_types::Micros;
 use crate::Cause;
 use crate::tally::{Loss, Place, Tally};
 
+/// Time from which losses are projected to a day: minutes say little about one.
+const PROJECTED_FROM: Micros = Micros::from_secs(600);
+
 /// Bytes per token: the usual figure for English text and code.
 const BYTES_PER_TOKEN: f64 = 4.0;
 
@@ -67,9 +70,10 @@ impl ModelReport {
         }
     }
 
-    /// A count over the covered time, as it would be in a day.
-    pub fn per_day(&self, count: u64) -> u64 {
-        (count as f64 * 86_400.0 / self.covered.as_secs_f64()) as u64
+    /// A count over the covered time, as it would be in a day; `None` if too little time is covered to tell.
+    pub fn per_day(&self, count: u64) -> Option<u64> {
+        let projected = || (count as f64 * 86_400.0 / self.covered.as_secs_f64()) as u64;
+        (self.covered >= PROJECTED_FROM).then(projected)
     }
 
     /// Share of the compared prompts, from 0 to 1.

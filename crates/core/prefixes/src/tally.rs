@@ -13,7 +13,7 @@ const PLACES_MAX: usize = 64;
 /// Counts are halved, together with the time that they cover, after this time: old traffic fades.
 const COVERED_MAX: Micros = Micros::from_secs(24 * 3_600);
 
-/// Shortest time from which losses a day are projected.
+/// Shortest time that counts are said to cover.
 const COVERED_MIN: Micros = Micros::from_secs(60);
 
 /// A place where prompts part.

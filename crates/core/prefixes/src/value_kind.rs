@@ -10,10 +10,14 @@ pub(crate) enum ValueKind {
     Number,
 }
 
-/// The most telling value in a text, and its position.
-pub(crate) fn value_in(text: &[u8]) -> Option<(ValueKind, usize)> {
-    let values = words(text).filter(|word| word.is_value);
-    values.map(|word: Word<'_>| (kind_of(word.text), word.at)).min()
+/// The most telling kind among the values of a text that differ from earlier ones, and the position of the first of them.
+/// `is_same` takes a value and its number.
+pub(crate) fn value_in(text: &[u8], is_same: impl Fn(usize, &[u8]) -> bool) -> Option<(ValueKind, usize)> {
+    let values = words(text).filter(|word| word.is_value).enumerate();
+    let differing = values.filter(|(number, word)| !is_same(*number, word.text)).map(|(_, word)| word);
+    differing
+        .map(|word: Word<'_>| (kind_of(word.text), word.at))
+        .reduce(|first, next| (first.0.min(next.0), first.1))
 }
 
 fn kind_of(word: &[u8]) -> ValueKind {
@@ -81,8 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn the_most_telling_value_counts() {
-        assert_eq!(value_in(b"Turn 17 at 08:12 for req_8x2kq9ab."), Some((ValueKind::Time, 11)));
-        assert_eq!(value_in(b"Nothing here."), None);
+    fn the_most_telling_of_the_values_that_differ_counts() {
+        let text = b"Turn 17 at 08:12 for req_8x2kq9ab.";
+        let found = |same: &[usize]| value_in(text, |number, _| same.contains(&number));
+        assert_eq!(found(&[]), Some((ValueKind::Time, 5)));
+        assert_eq!(found(&[0]), Some((ValueKind::Time, 11)));
+        assert_eq!(found(&[1]), Some((ValueKind::Id, 5)));
+        assert_eq!(found(&[1, 2]), Some((ValueKind::Number, 5)));
+        assert_eq!(found(&[0, 1, 2]), None);
+        assert_eq!(value_in(b"Nothing here.", |_, _| false), None);
     }
 }

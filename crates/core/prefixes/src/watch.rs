@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warmroute_prompt::{Api, Body, Outline};
+use warmroute_prompt::{Api, Attribution, Body, Outline};
 use warmroute_types::Micros;
 
 use crate::cause::judge;
@@ -36,11 +36,13 @@ pub struct WatchedPrompt<'a> {
     pub session: Option<u64>,
     /// Number of its cache salt: caches are not shared across salts.
     pub salt: u64,
+    /// What the model's engines do with Claude Code's attribution line.
+    pub attribution: Attribution,
 }
 
 /// The outline of a prompt, without any of its text.
 pub fn outline(seed: u64, prompt: WatchedPrompt<'_>, digest: fn(&[u8], u64) -> u64) -> Outline {
-    Outline::of(prompt.body, prompt.api, |text| digest(text, seed))
+    Outline::of(prompt.body, prompt.api, prompt.attribution, |text| digest(text, seed))
 }
 
 /// Finds out what breaks the prefixes of successive prompts.
@@ -101,7 +103,7 @@ impl PrefixWatch {
         let keys = self.keys(prompt, &outline, digest);
         if let Some(earlier) = keys.iter().flatten().find_map(|key| self.outlines.get(key)) {
             let earlier = Arc::clone(&earlier.outline);
-            let broke = broken_place(prompt, &earlier, &outline);
+            let broke = broken_place(prompt, &earlier, &outline, |text| digest(text, self.seed));
             self.count(prompt.model, outline.text_bytes(), broke, now);
         }
         keys.into_iter().flatten().for_each(|key| self.keep(key, &outline));
@@ -188,10 +190,15 @@ impl PrefixWatch {
 }
 
 /// The place where the prompt parts from the earlier one, and the bytes that are computed again for it.
-fn broken_place(prompt: WatchedPrompt<'_>, earlier: &Outline, later: &Outline) -> Option<(Place, u64)> {
+fn broken_place(
+    prompt: WatchedPrompt<'_>,
+    earlier: &Outline,
+    later: &Outline,
+    digest: impl Fn(&[u8]) -> u64,
+) -> Option<(Place, u64)> {
     let parting = Parting::between(earlier, later)?;
-    let text = Outline::text_of(prompt.body, prompt.api, parting.part)?;
-    let found = judge(earlier, later, &parting, &text);
+    let text = Outline::text_of(prompt.body, prompt.api, prompt.attribution, parting.part)?;
+    let found = judge(earlier, later, &parting, &text, digest);
     let mut path = later.parts()[parting.part].path;
     if path.field != parting.field {
         // The later prompt lacks the field.

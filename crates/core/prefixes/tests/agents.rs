@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 use warmroute_prefixes::{PrefixWatch, WatchedPrompt};
-use warmroute_prompt::{Api, Body, write_prompt};
+use warmroute_prompt::{Api, Attribution, Body, write_prompt};
 use warmroute_types::Micros;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -81,7 +81,14 @@ fn nothing_that_agents_send_breaks_a_prefix() {
         let body = Body::read(text.as_bytes()).unwrap();
         let session = Some(xxh3_64(request.session.as_bytes()));
         watch.see(
-            WatchedPrompt { model: "m", api: request.api, body: &body, session, salt: 0 },
+            WatchedPrompt {
+                model: "m",
+                api: request.api,
+                body: &body,
+                session,
+                salt: 0,
+                attribution: Attribution::Dropped,
+            },
             xxh3_64_with_seed,
             Micros::ZERO,
         );

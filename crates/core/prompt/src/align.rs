@@ -30,7 +30,9 @@ mod vocabulary;
 mod wrapping;
 
 pub use chat::Media;
-pub use conversion::{ChatConversion, CustomTools, InlineSystem, MessagesRules, ResponsesRules, Thinking};
+pub use conversion::{
+    ChatConversion, CustomTools, InlineSystem, MessagesRules, ResponsesRules, SaltEffect, Thinking,
+};
 pub use media::{MediaPrompt, MediumFacts, RenderedMedium, medium_mark, write_media};
 pub use renderer::{Around, Rendered, Renderer};
 pub use unaligned::{Unaligned, Unrendered};

@@ -2,7 +2,8 @@
 //!
 //! Requests that an engine renders alike have the same bytes, and requests that differ early differ early
 //! here. The order is: tools, system prompt, turns; per turn role, content, other fields. Separators are
-//! bytes that UTF-8 never uses, so text cannot imitate them. An image is represented by its hash.
+//! bytes that UTF-8 never uses, so text cannot imitate them. An image is represented by its hash. Claude Code's attribution
+//! line, which would separate conversations that engines render alike, is left out.
 
 use std::borrow::Cow;
 
@@ -90,7 +91,7 @@ fn write_head(body: &Body<'_>, sink: &mut impl Sink) {
         sink.push(&[MESSAGE]);
         sink.push(b"system");
         sink.push(&[CONTENT]);
-        let written = write_content(&mut Cursor::new(system), sink);
+        let written = write_content(&mut Cursor::new(system), Speaker::System, sink);
         debug_assert!(written.is_ok(), "the body was checked when it was read");
     }
 }
@@ -131,7 +132,7 @@ fn write_turn<'a>(item: &mut Cursor<'a>, sink: &mut impl Sink, which: Turns) -> 
     item.object(|key, value| {
         match key.0 {
             b"role" if value.kind() == Kind::String => turn.begin(value.string()?, sink, which)?,
-            b"content" if turn.role.is_some() => write_content(value, sink)?,
+            b"content" if let Some(role) = turn.role => write_content(value, Speaker::of(role), sink)?,
             b"content" => turn.early_content = Some(value.value()?),
             _ => turn.keep(key, value.value()?, sink),
         }
@@ -167,7 +168,7 @@ impl<'a> Turn<'a> {
         sink.push(role.0);
         sink.push(&[CONTENT]);
         match self.early_content.take() {
-            Some(content) => write_content(&mut Cursor::new(content), sink),
+            Some(content) => write_content(&mut Cursor::new(content), Speaker::of(role), sink),
             None => Ok(()),
         }
     }
@@ -199,18 +200,32 @@ fn write_field(key: RawStr<'_>, raw: &[u8], sink: &mut impl Sink) {
     sink.push(raw);
 }
 
+/// Whose content it is. Only system prompts have an attribution line.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Speaker {
+    System,
+    Other,
+}
+
+impl Speaker {
+    fn of(role: RawStr<'_>) -> Speaker {
+        if role.0 == b"system" { Speaker::System } else { Speaker::Other }
+    }
+}
+
 /// Writes a string or parts. Parts are separated, but a single text part equals a string.
-fn write_content(content: &mut Cursor<'_>, sink: &mut impl Sink) -> Result<(), BadJson> {
+fn write_content(content: &mut Cursor<'_>, of: Speaker, sink: &mut impl Sink) -> Result<(), BadJson> {
     match content.kind() {
-        Kind::String => content.string_into(|piece| sink.push(piece)),
+        Kind::String => write_string(content, of, sink),
         Kind::Array => {
             let mut is_first = true;
             content.array(|part| {
+                let Some(part) = ContentPart::read(part.value()?).of(of) else { return Ok(()) };
                 if !is_first {
                     sink.push(&[NEXT_PART]);
                 }
                 is_first = false;
-                write_part(part.value()?, sink);
+                part.write(sink);
                 Ok(())
             })
         }
@@ -218,27 +233,67 @@ fn write_content(content: &mut Cursor<'_>, sink: &mut impl Sink) -> Result<(), B
     }
 }
 
-pub(crate) fn write_part(part: &[u8], sink: &mut impl Sink) {
-    let (mut kind, mut text) = (None, None);
-    let read = Cursor::new(part).object(|key, value| {
-        match key.0 {
-            b"type" if value.kind() == Kind::String => kind = Some(value.string()?),
-            b"text" if value.kind() == Kind::String => text = Some(value.string()?),
-            _ => value.skip_value()?,
+/// Writes a string in one pass, unless its beginning is left out.
+pub(crate) fn write_string(
+    string: &mut Cursor<'_>,
+    of: Speaker,
+    sink: &mut impl Sink,
+) -> Result<(), BadJson> {
+    if of == Speaker::Other || !string.peek_string().has_attribution() {
+        return string.string_into(|piece| sink.push(piece));
+    }
+    let rest = string.string()?.without_attribution();
+    rest.into_iter().for_each(|rest| rest.unescape(|piece| sink.push(piece)));
+    Ok(())
+}
+
+/// A part of a content.
+#[derive(Clone, Copy)]
+pub(crate) enum ContentPart<'a> {
+    Text(RawStr<'a>),
+    Media(&'a [u8]),
+    Other(&'a [u8]),
+}
+
+impl<'a> ContentPart<'a> {
+    pub(crate) fn read(part: &'a [u8]) -> ContentPart<'a> {
+        let (mut kind, mut text) = (None, None);
+        let read = Cursor::new(part).object(|key, value| {
+            match key.0 {
+                b"type" if value.kind() == Kind::String => kind = Some(value.string()?),
+                b"text" if value.kind() == Kind::String => text = Some(value.string()?),
+                _ => value.skip_value()?,
+            }
+            Ok(())
+        });
+        match (read, kind.map(|kind| kind.0), text) {
+            (Ok(()), Some(b"text" | b"input_text" | b"output_text"), Some(text)) => ContentPart::Text(text),
+            (Ok(()), Some(b"image_url" | b"input_image" | b"image" | b"input_audio" | b"video_url"), _) => {
+                ContentPart::Media(part)
+            }
+            _ => ContentPart::Other(part),
         }
-        Ok(())
-    });
-    match (read, kind.map(|kind| kind.0), text) {
-        (Ok(()), Some(b"text" | b"input_text" | b"output_text"), Some(text)) => {
-            text.unescape(|piece| sink.push(piece));
+    }
+
+    /// The part of a speaker's content as engines render it; `None` if they leave it out.
+    pub(crate) fn of(self, speaker: Speaker) -> Option<ContentPart<'a>> {
+        match (self, speaker) {
+            (ContentPart::Text(text), Speaker::System) => text.without_attribution().map(ContentPart::Text),
+            _ => Some(self),
         }
-        (Ok(()), Some(b"image_url" | b"input_image" | b"image" | b"input_audio" | b"video_url"), _) => {
-            sink.push(&[MEDIA]);
-            sink.push(&xxh3_64(part).to_le_bytes());
-        }
-        _ => {
-            sink.push(&[FIELD]);
-            sink.push(&without_cache_mark(part));
+    }
+
+    pub(crate) fn write(self, sink: &mut impl Sink) {
+        match self {
+            ContentPart::Text(text) => text.unescape(|piece| sink.push(piece)),
+            ContentPart::Media(part) => {
+                sink.push(&[MEDIA]);
+                sink.push(&xxh3_64(part).to_le_bytes());
+            }
+            ContentPart::Other(part) => {
+                sink.push(&[FIELD]);
+                sink.push(&without_cache_mark(part));
+            }
         }
     }
 }
@@ -343,6 +398,25 @@ mod tests {
         assert_eq!(before, chat(json!([result("a"), result("b")])));
         assert!(chat(json!([result("a"), result("b"), with_mark("c")])).starts_with(&before));
         assert_ne!(before, chat(json!([result("a"), result("c")])));
+    }
+
+    #[test]
+    fn an_attribution_line_in_the_system_prompt_changes_nothing() {
+        let line = |n: u32| format!("x-anthropic-billing-header: cc_version=2.1.{n}; cch={n:05x};");
+        let turns = json!([{"role": "user", "content": line(1)}]);
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let messages = |system: Value| canonical(&json!({"system": system, "messages": turns}));
+        let plain = messages(json!([text("Be brief."), text("Be kind.")]));
+        for n in [1, 2] {
+            assert_eq!(messages(json!([text(&line(n)), text("Be brief."), text("Be kind.")])), plain);
+            assert_eq!(messages(json!(line(n) + "\nBe brief.")), messages(json!("Be brief.")));
+            assert_eq!(
+                canonical(&chat(&[("system", &(line(n) + "\nBe brief."))])),
+                canonical(&chat(&[("system", "Be brief.")]))
+            );
+        }
+        let asked = |n: u32| canonical(&chat(&[("user", &line(n))]));
+        assert_ne!(asked(1), asked(2), "of others it is text");
     }
 
     #[test]

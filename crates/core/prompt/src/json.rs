@@ -47,6 +47,14 @@ impl<'a> RawStr<'a> {
         Cow::Owned(out)
     }
 
+    /// Whether the unescaped bytes start with `word`. Only the beginning is unescaped, because texts are long.
+    pub(crate) fn starts_with(self, word: &str) -> bool {
+        /// Length of the longest escape of one byte, `\u0041`.
+        const ESCAPE_MAX: usize = 6;
+        let beginning = &self.0[..self.0.len().min(word.len() * ESCAPE_MAX)];
+        RawStr(beginning).unescaped().starts_with(word.as_bytes())
+    }
+
     /// Unescaped text. A lone surrogate becomes the replacement character.
     pub(crate) fn text(self) -> String {
         match self.unescaped() {
@@ -275,6 +283,11 @@ impl<'a> Cursor<'a> {
             _ => return self.bad("a valid escape"),
         }
         Ok(())
+    }
+
+    /// The bytes of the next string and what follows it, without its opening quote; for a look at its beginning.
+    pub(crate) fn peek_string(&self) -> RawStr<'a> {
+        RawStr(self.bytes.get(self.at + 1..).unwrap_or_default())
     }
 
     /// The position, in bytes.

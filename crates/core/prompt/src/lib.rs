@@ -14,6 +14,7 @@
 
 mod align;
 mod api;
+mod attribution;
 mod body;
 mod calendar;
 mod canonical;
@@ -30,14 +31,15 @@ mod prompt_length;
 pub use align::{
     Alignment, Around, Blocks, ChatConversion, ChatFormat, CustomTools, InlineSystem, Media, MediaPrompt,
     MediumFacts, MessagesRules, ModelFiles, Reading, Rendered, RenderedMedium, Renderer, ResponsesRules,
-    Thinking, Unaligned, UnknownToken, Unrendered, Vocabulary, Written, medium_mark, write_media,
+    SaltEffect, Thinking, Unaligned, UnknownToken, Unrendered, Vocabulary, Written, medium_mark, write_media,
 };
 pub use api::Api;
+pub use attribution::{Attribution, has_attribution};
 pub use body::{Body, MarkedField, flag_of, number_of};
 pub use canonical::{MESSAGE, Sink, write_prompt, write_system};
 pub use chunk_sizes::ChunkSizes;
 pub use chunks::{CHUNK_BYTES, Chunks};
 pub use json::{BadJson, RawStr};
 pub use json_path::JsonPath;
-pub use outline::{Cell, Field, FieldPath, Likeness, Outline, OutlinePart, Role, Word, words};
+pub use outline::{Cell, Field, FieldPath, Likeness, Outline, OutlinePart, Role, Word, value_digest, words};
 pub use prefix::{PrefixHash, PrefixRule, PrefixSpan};

@@ -9,7 +9,8 @@
 //!
 //! A part is one field; a cell is about a line of it. A cell ends between words, and its length counts only words
 //! without digits: a date or an id that is longer in the next prompt moves no later cell. Besides its digest a
-//! cell has one without those words. If only the first differs, a value changed and not the text around it.
+//! cell has one without those words. If only the first differs, a value changed and not the text around it; short digests
+//! of the values tell which.
 
 mod cells;
 mod field_path;
@@ -19,7 +20,7 @@ mod words;
 pub use field_path::{Field, FieldPath, Role};
 pub use words::{Word, words};
 
-use crate::{Api, Body};
+use crate::{Api, Attribution, Body};
 use cells::CellCutter;
 use parts::visit_parts;
 
@@ -29,6 +30,9 @@ const PARTS_MAX: usize = 512;
 /// Most cells of an outline. Later text is left out.
 const CELLS_MAX: usize = 2_048;
 
+/// Most digests of values in an outline. Of later values it is not known which differ.
+const VALUES_MAX: usize = 2_048;
+
 /// Bytes of a part that make its opening and its closing digest.
 const EDGE_BYTES: usize = 512;
 
@@ -37,6 +41,8 @@ const EDGE_BYTES: usize = 512;
 pub struct Outline {
     parts: Vec<OutlinePart>,
     cells: Vec<Cell>,
+    /// Short digests of the values, cell by cell.
+    values: Vec<u16>,
     /// What prompts of one application share, whatever values are in it.
     pub likeness: Likeness,
 }
@@ -71,16 +77,18 @@ pub struct Cell {
     /// Digest of the words without digits.
     pub frame: u32,
     /// Length in bytes.
-    pub bytes: u32,
+    pub bytes: u16,
+    /// Values whose digests are kept.
+    values: u8,
 }
 
 impl Outline {
     /// Outlines a prompt. `digest` should be keyed, so that digests of known texts tell nothing.
-    pub fn of(body: &Body<'_>, api: Api, digest: impl Fn(&[u8]) -> u64) -> Outline {
+    pub fn of(body: &Body<'_>, api: Api, attribution: Attribution, digest: impl Fn(&[u8]) -> u64) -> Outline {
         let mut outline = Outline::default();
         let mut cutter = CellCutter::new(&digest);
         let (mut has_front, mut has_opening) = (false, false);
-        visit_parts(body, api, |path, text| {
+        visit_parts(body, api, attribution, |path, text| {
             if outline.parts.len() == PARTS_MAX || outline.cells.len() >= CELLS_MAX {
                 return false;
             }
@@ -95,7 +103,7 @@ impl Outline {
                 outline.likeness.opening = words_digest(front_of(text), &digest);
             }
             let start = outline.cells.len() as u32;
-            let whole = cutter.cut(text, path.field, CELLS_MAX, &mut outline.cells);
+            let whole = cutter.cut(text, path.field, &mut outline.cells, &mut outline.values);
             let end = outline.cells.len() as u32;
             outline.parts.push(OutlinePart { path, digest: whole, cells: start..end });
             true
@@ -111,6 +119,14 @@ impl Outline {
     /// Cells of a part.
     pub fn cells_of(&self, part: &OutlinePart) -> &[Cell] {
         &self.cells[part.cells.start as usize..part.cells.end as usize]
+    }
+
+    /// Digests of the first values in a cell of a part.
+    pub fn values_of(&self, part: &OutlinePart, cell: usize) -> &[u16] {
+        let at = part.cells.start as usize + cell;
+        let Some(&Cell { values, .. }) = self.cells.get(at) else { return &[] };
+        let start: usize = self.cells[..at].iter().map(|cell| usize::from(cell.values)).sum();
+        &self.values[start..start + usize::from(values)]
     }
 
     /// Cells from a cell of a part to the end of the prompt.
@@ -129,12 +145,13 @@ impl Outline {
         size_of::<Outline>()
             + self.parts.capacity() * size_of::<OutlinePart>()
             + self.cells.capacity() * size_of::<Cell>()
+            + self.values.capacity() * size_of::<u16>()
     }
 
     /// Text of one part, from the body that was outlined.
-    pub fn text_of(body: &Body<'_>, api: Api, part: usize) -> Option<Vec<u8>> {
+    pub fn text_of(body: &Body<'_>, api: Api, attribution: Attribution, part: usize) -> Option<Vec<u8>> {
         let (mut at, mut found) = (0, None);
-        visit_parts(body, api, |_, text| {
+        visit_parts(body, api, attribution, |_, text| {
             if at == part {
                 found = Some(text.to_vec());
             }
@@ -151,6 +168,11 @@ fn front_of(text: &[u8]) -> &[u8] {
 
 fn back_of(text: &[u8]) -> &[u8] {
     &text[text.len().saturating_sub(EDGE_BYTES)..]
+}
+
+/// Digest of a value, short: enough to tell whether it differs.
+pub fn value_digest(value: &[u8], digest: impl Fn(&[u8]) -> u64) -> u16 {
+    digest(value) as u16
 }
 
 /// Digest of the words without digits.

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use warmroute_prompt::Attribution;
 use warmroute_router::{Family, Matching};
 use warmroute_tokens::parity::PresumedApi;
 
@@ -99,6 +100,17 @@ impl Alignments {
         Some(aligned.presumed_apis.clone())
     }
 
+    /// What a model's engines do with Claude Code's attribution line. Engines that are not aligned are taken for ones
+    /// that drop it, as vLLM does: a loss is not claimed without evidence.
+    pub(crate) fn attribution(&self, model: &str) -> Attribution {
+        let formats = self.for_model(model);
+        let mut formats = formats.iter().flat_map(|formats| formats.iter());
+        match formats.any(|format| format.matching.attribution() == Attribution::Kept) {
+            true => Attribution::Kept,
+            false => Attribution::Dropped,
+        }
+    }
+
     /// The formats of a model's prompts; `None` if no engine is aligned.
     pub(crate) fn for_model(&self, model: &str) -> Option<Arc<[FamilyMatching]>> {
         self.groups.read().by_model.get(model).cloned()
@@ -164,7 +176,8 @@ impl FamilyGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matching::tests::byte_level;
+    use crate::matching::tests::{byte_level, byte_level_chats};
+    use warmroute_prompt::ChatConversion;
 
     fn format(names: &[&str], fingerprint: u64) -> PromptFormat {
         PromptFormat {
@@ -200,6 +213,21 @@ mod tests {
         ["a", "b"].into_iter().for_each(|engine| alignments.leave(engine));
         assert_eq!((families(&alignments, "m"), families(&alignments, "n")), (0, 1));
         assert_eq!(join("a", &["m"], 1).family(), first.family(), "the name derives from the format");
+    }
+
+    #[test]
+    fn an_attribution_line_is_kept_where_an_engine_is_not_known_to_drop_it() {
+        let alignments = Alignments::default();
+        let join = |engine, fingerprint, version| {
+            let matching = byte_level_chats(ChatConversion::of_vllm(version));
+            let format = PromptFormat { matching, ..format(&["m"], fingerprint) };
+            alignments.join(engine, format).unwrap();
+            alignments.attribution("m")
+        };
+        assert_eq!(alignments.attribution("m"), Attribution::Dropped, "nothing is known");
+        assert_eq!(join("vllm", 1, "0.32.0"), Attribution::Dropped);
+        assert_eq!(join("sglang", 2, "0.5.13"), Attribution::Kept);
+        assert_eq!(alignments.attribution("other"), Attribution::Dropped);
     }
 
     #[test]

@@ -24,7 +24,8 @@ impl OptionValue for CacheSalt {
     ];
 }
 
-/// Whether engines read `cache_salt` in this API.
-pub(crate) fn honours_salt(api: Api) -> bool {
-    matches!(api, Api::Chat | Api::Completions | Api::Responses | Api::Generate)
+/// Whether a tenant's salt is written into requests of this API: some engines read it there, and the others ignore
+/// fields that they do not know.
+pub(crate) fn takes_salt(api: Api) -> bool {
+    api != Api::Other
 }

@@ -154,7 +154,8 @@ impl Dispatch {
         let permit =
             permit::admit(gateway, admission, request_headers, tenant, &intake.request, entry, &avoid).await;
         let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
-        if let (RequestBody::Buffered(body), Some(source)) = (&intake.body, intake.request.prompt_source(api))
+        if let (RequestBody::Buffered(body), Some(source)) =
+            (&intake.body, intake.request.prompt_source(api, &gateway.alignments))
         {
             gateway.prefixes.observe(body, source, received);
         }

@@ -135,7 +135,8 @@ pub(crate) enum GatewayError {
 fn with_hint(path: &str) -> String {
     let meant = format!("/v1{path}");
     let is_known = Api::of_path(&meant) != Api::Other || meant == "/v1/models" || meant == "/v1/embeddings";
-    let is_of_admin = ["/metrics", "/ui", "/workers", "/readyz", "/explain", "/config"].contains(&path)
+    let is_of_admin = ["/metrics", "/ui", "/workers", "/readyz", "/explain", "/prefixes", "/config"]
+        .contains(&path)
         || ["/add_worker", "/remove_worker", "/list_workers", "/flush_cache", "/finish_session"]
             .contains(&path);
     match (is_known, is_of_admin) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use warmroute_prompt::{
-    Alignment, Api, Body, Media, MediaPrompt, MediumFacts, Rendered, Renderer, write_media,
+    Alignment, Api, Attribution, Body, Media, MediaPrompt, MediumFacts, Rendered, Renderer, write_media,
 };
 use warmroute_router::{Family, Matching, Unit};
 use warmroute_tokens::{EncoderPool, write_chain};
@@ -74,6 +74,23 @@ impl ModelMatching {
         }
     }
 
+    fn renderer(&self) -> &Renderer {
+        match self {
+            ModelMatching::Bytes(alignment) => alignment.renderer(),
+            ModelMatching::Tokens { renderer, .. } => renderer,
+        }
+    }
+
+    /// Whether the engine separates the caches of this API's requests by their `cache_salt`.
+    pub(crate) fn honours_salt(&self, api: Api) -> bool {
+        self.renderer().conversion().honours_salt(api)
+    }
+
+    /// What the engine does with Claude Code's attribution line.
+    pub(crate) fn attribution(&self) -> Attribution {
+        self.renderer().attribution()
+    }
+
     /// Renders a request's prompt as its engine does.
     pub(crate) async fn render(&self, body: &Body<'_>, api: Api) -> Result<RenderedPrompt, RenderError> {
         match self {
@@ -125,10 +142,20 @@ fn unix_s() -> u64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use warmroute_prompt::ModelFiles;
+    use warmroute_prompt::{ChatConversion, ModelFiles};
 
-    /// A tokenizer with one token for each byte.
+    /// A tokenizer with one token for each byte, without a chat template.
     pub(crate) fn byte_level() -> ModelMatching {
+        ModelMatching::Bytes(Arc::new(alignment(None)))
+    }
+
+    /// The same with a chat template, for an engine with these rules.
+    pub(crate) fn byte_level_chats(conversion: ChatConversion) -> ModelMatching {
+        let template = "{% for message in messages %}{{ message.content }}{% endfor %}";
+        ModelMatching::Bytes(Arc::new(alignment(Some(template)).with_conversion(conversion)))
+    }
+
+    fn alignment(chat_template: Option<&str>) -> Alignment {
         let letters =
             (0_u32..256).map(|byte| char::from_u32(if is_itself(byte) { byte } else { 256 + rank(byte) }));
         let vocab: serde_json::Map<_, _> =
@@ -139,8 +166,8 @@ pub(crate) mod tests {
             "post_processor": null, "decoder": {"type": "ByteLevel"},
         });
         let tokenizer = tokenizer.to_string();
-        let files = ModelFiles { tokenizer: tokenizer.as_bytes(), ..ModelFiles::default() };
-        ModelMatching::Bytes(Arc::new(Alignment::new(&files).unwrap()))
+        let files = ModelFiles { tokenizer: tokenizer.as_bytes(), chat_template, ..ModelFiles::default() };
+        Alignment::new(&files).unwrap()
     }
 
     /// GPT-2's alphabet: printable bytes stand for themselves, the others are mapped to 256 and above.

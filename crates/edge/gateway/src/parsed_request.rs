@@ -10,7 +10,8 @@ use warmroute_record::Sketch;
 use warmroute_router::{Content, PromptText, Request, Silence, Usable, WorkerGroup};
 use warmroute_types::{Delivery, WorkerId};
 
-use crate::cache_salt::honours_salt;
+use crate::alignments::Alignments;
+use crate::cache_salt::takes_salt;
 use crate::cached_tokens::CachedTokens;
 use crate::gateway::Gateway;
 use crate::keys::Tenant;
@@ -113,9 +114,10 @@ impl Default for ParsedRequest {
 
 impl ParsedRequest {
     /// Where its prompt comes from. A prompt that continues a stored one, or several prompts, cannot be compared.
-    pub(crate) fn prompt_source(&self, api: Api) -> Option<PromptSource<'_>> {
+    pub(crate) fn prompt_source(&self, api: Api, formats: &Alignments) -> Option<PromptSource<'_>> {
         let (model, cache_salt) = (self.model.as_deref(), self.cache_salt.as_deref());
-        let source = PromptSource { api, model, session: self.session, cache_salt };
+        let attribution = model.map(|model| formats.attribution(model)).unwrap_or_default();
+        let source = PromptSource { api, model, session: self.session, cache_salt, attribution };
         (api != Api::Other && self.is_one_prompt).then_some(source)
     }
 
@@ -243,7 +245,7 @@ impl ParsedRequest {
             None => (after_brace(bytes), Bytes::from_static(INJECTED_FIELD)),
         });
         let salt = self.cache_salt.as_ref();
-        let salt = salt.filter(|_| honours_salt(api) || body.salt_range().is_some());
+        let salt = salt.filter(|_| takes_salt(api) || body.salt_range().is_some());
         let salt = salt.map(|salt| match body.salt_range() {
             // Also where engines are not known to read it: a client's own salt may not stay.
             Some(range) => (range, Bytes::from(format!("\"{salt}\""))),

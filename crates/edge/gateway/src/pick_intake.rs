@@ -328,7 +328,7 @@ impl PickIntake {
             ttft_budget::check(budget, expected, gateway.now(), request.cached_tokens)?;
         }
         permit.iter_mut().for_each(Permit::mark_routed);
-        if let Some(source) = request.prompt_source(self.api) {
+        if let Some(source) = request.prompt_source(self.api, &gateway.alignments) {
             gateway.prefixes.observe(&body, source, self.received);
         }
         let request_id = headers.get(headers::REQUEST_ID);

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use warmroute_prefixes::{PrefixReport, PrefixWatch, WatchedPrompt, outline};
-use warmroute_prompt::{Api, Body};
+use warmroute_prompt::{Api, Attribution, Body};
 use warmroute_types::Micros;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -37,6 +37,7 @@ pub(crate) struct PromptSource<'a> {
     pub(crate) model: Option<&'a str>,
     pub(crate) session: Option<u64>,
     pub(crate) cache_salt: Option<&'a str>,
+    pub(crate) attribution: Attribution,
 }
 
 /// Observes the prefixes of prompts.
@@ -65,6 +66,7 @@ struct ObservedPrompt {
     api: Api,
     session: Option<u64>,
     salt: u64,
+    attribution: Attribution,
     at: Micros,
 }
 
@@ -96,6 +98,7 @@ impl PrefixObserver {
             api: prompt.api,
             session: prompt.session,
             salt: prompt.cache_salt.map_or(0, |salt| xxh3_64(salt.as_bytes())),
+            attribution: prompt.attribution,
             at: now,
         };
         let thread = self.thread.get_or_init(|| self.start());
@@ -165,10 +168,11 @@ fn compare_all(
 fn compare(observed: &ObservedPrompt, bytes: &Bytes, watch: &Mutex<PrefixWatch>, seed: u64) {
     // The body was read before it was sent.
     let Ok(body) = Body::read(bytes) else { return };
-    let ObservedPrompt { model, api, session, salt, at, .. } = observed;
+    let ObservedPrompt { model, api, session, salt, attribution, at, .. } = observed;
     let body = body.of_api(*api);
     let salt = body.salt().map_or(*salt, |own| xxh3_64_with_seed(&own, *salt));
-    let prompt = WatchedPrompt { model, api: *api, body: &body, session: *session, salt };
+    let (api, session, attribution) = (*api, *session, *attribution);
+    let prompt = WatchedPrompt { model, api, body: &body, session, salt, attribution };
     // Before the lock, for which `GET /metrics` waits.
     let outline = outline(seed, prompt, xxh3_64_with_seed);
     watch.lock().see_outlined(prompt, outline, xxh3_64_with_seed, *at);
@@ -185,7 +189,8 @@ mod tests {
     #[test]
     fn what_is_observed_in_a_second_is_bounded() {
         let observer = PrefixObserver::default();
-        let source = PromptSource { api: Api::Completions, model: None, session: None, cache_salt: None };
+        let (api, attribution) = (Api::Completions, Attribution::Dropped);
+        let source = PromptSource { api, model: None, session: None, cache_salt: None, attribution };
         let body = body(&format!("{{\"prompt\":\"{}\"}}", "word ".repeat(200_000)));
         let enough = BYTES_PER_S_MAX as usize / body.len() + 1;
         (0..enough + 5).for_each(|_| observer.observe(&body, source, Micros::from_secs(9)));

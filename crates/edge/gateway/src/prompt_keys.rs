@@ -8,7 +8,6 @@ use warmroute_prompt::{Api, Body, CHUNK_BYTES, ChunkSizes, Chunks, MediaPrompt};
 use warmroute_router::{Content, PromptChunks, PromptText, Unit, UnknownMedia};
 
 use crate::alignments::FamilyMatching;
-use crate::cache_salt::honours_salt;
 use crate::gateway::Gateway;
 use crate::matching::{RenderError, RenderedPrompt};
 
@@ -95,7 +94,7 @@ impl PromptKeys {
                     let root = gateway.router.inspect().text_root(
                         family,
                         Some(model),
-                        salt.as_deref().filter(|_| honours_salt(api)),
+                        salt.as_deref().filter(|_| matching.honours_salt(api)),
                         rendered.unit,
                     );
                     let unit = rendered.unit;

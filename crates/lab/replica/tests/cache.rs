@@ -79,6 +79,14 @@ async fn salts_and_adapters_do_not_share() {
         let second = post(&replica, "/v1/completions", &request(more)).await.json();
         assert_eq!((cached(&first), cached(&second)), (0, 64), "{more:?}");
     }
+    let message = |salt: &str| json!({"messages": [{"role": "user", "content": "five".repeat(64)}], "max_tokens": 1, "cache_salt": salt});
+    for salt in ["tenant-1", "tenant-2"] {
+        let first = post(&replica, "/v1/messages", &message(salt)).await.json();
+        let second = post(&replica, "/v1/messages", &message(salt)).await.json();
+        let read =
+            |answer: &serde_json::Value| answer["usage"]["cache_read_input_tokens"].as_u64().unwrap_or(0);
+        assert_eq!((read(&first), read(&second) > 0), (0, true), "{salt}: {first} {second}");
+    }
     let named = post(&replica, "/v1/completions", &request(&[("model", "llama-3.1-8b")])).await.json();
     assert_eq!(cached(&named), 64, "the base model by its name or by default");
 }

@@ -33,6 +33,16 @@ fn each_tenant_or_group_has_a_cache_salt_of_its_own() {
         let claimed = salt("sk-c", Some(&a));
         assert!(claimed != a && claimed != c, "another tenant's salt cannot be claimed");
         assert_ne!(claimed, salt("sk-c", Some("own")), "the client's salt still separates");
+        // Engines read the salt at each of these paths, or ignore it there.
+        for path in ["/v1/completions", "/v1/responses", "/v1/messages"] {
+            let headers = ["authorization: Bearer sk-a", "content-type: application/json"];
+            let asked = json!({"model": "m", "max_tokens": 1, "prompt": "x", "input": "x",
+                "messages": [{"role": "user", "content": "x"}]});
+            let call = Call::send(gateway.url(), "POST", path, &headers, asked.to_string().as_bytes());
+            assert_eq!(call.finish().status, 200, "{path}");
+            let body: Value = bodies.lock().unwrap().pop().unwrap();
+            assert_eq!(body["cache_salt"], json!(a), "{path}");
+        }
     }
 }
 

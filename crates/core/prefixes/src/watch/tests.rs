@@ -19,6 +19,10 @@ fn request(system: &str, tools: &[&str], user: &str) -> Value {
         {"role": "system", "content": system}, {"role": "user", "content": user}]})
 }
 
+fn prompt<'a>(api: Api, body: &'a Body<'a>, session: Option<u64>) -> WatchedPrompt<'a> {
+    WatchedPrompt { model: "m", api, body, session, salt: 0, attribution: Attribution::Dropped }
+}
+
 struct Watched(PrefixWatch);
 
 impl Watched {
@@ -29,7 +33,7 @@ impl Watched {
     fn see(&mut self, request: &Value, session: Option<u64>, at_s: u64) {
         let text = request.to_string();
         let body = Body::read(text.as_bytes()).unwrap();
-        let prompt = WatchedPrompt { model: "m", api: Api::Chat, body: &body, session, salt: 0 };
+        let prompt = prompt(Api::Chat, &body, session);
         self.0.see(prompt, xxh3_64_with_seed, Micros::from_secs(at_s));
     }
 
@@ -57,6 +61,41 @@ fn a_random_id_at_the_beginning_is_found() {
     let id = |n: usize| format!("Request {:016x}", xxh3_64_with_seed(b"id", n as u64));
     let found = Watched::new().only_break(|n| request(&system(&id(n)), &["a"], "What is new?"));
     assert_eq!(found, (Cause::RandomId, "messages[0].content".to_owned(), Some(8)));
+}
+
+#[test]
+fn values_that_stay_the_same_are_not_the_cause() {
+    let id = |n: usize| xxh3_64_with_seed(b"id", n as u64);
+    let first_line: [(&dyn Fn(usize) -> String, Cause, u32); 4] = [
+        (&|n| format!("Policy of 2026-01-01. Request id {:016x}f7.", id(n)), Cause::RandomId, 33),
+        (&|n| format!("Build 9f86d081884c. Turn {n}."), Cause::Number, 25),
+        (&|n| format!("Build 9f86d081884c, now 08:{:02}:00.", n + 10), Cause::Timestamp, 24),
+        (&|n| format!("Turn {n}, now 08:{:02}:00.", n + 10), Cause::Timestamp, 5),
+    ];
+    for (line, cause, byte) in first_line {
+        let found = Watched::new().only_break(|n| request(&system(&line(n)), &[], "What is new?"));
+        assert_eq!(found, (cause, "messages[0].content".to_owned(), Some(byte)), "{}", line(0));
+    }
+}
+
+#[test]
+fn an_attribution_line_breaks_nothing_where_engines_drop_it() {
+    for (attribution, broken) in [(Attribution::Dropped, 0), (Attribution::Kept, 9)] {
+        let mut watch = PrefixWatch::new(7);
+        for n in 0..10_u64 {
+            let line =
+                format!("x-anthropic-billing-header: cc_version=2.1.197.{:03x}; cc_entrypoint=cli;", n * 77);
+            let system = json!([{"type": "text", "text": line}, {"type": "text", "text": system("Rules")}]);
+            let text = json!({"system": system, "messages": [{"role": "user", "content": "Hi"}]}).to_string();
+            let body = Body::read(text.as_bytes()).unwrap();
+            let prompt = WatchedPrompt { attribution, ..prompt(Api::Messages, &body, None) };
+            watch.see(prompt, xxh3_64_with_seed, Micros::from_secs(n));
+        }
+        let report = watch.report(Micros::from_secs(10));
+        let model = &report.models[0];
+        assert_eq!((model.compared, model.broken), (9, broken), "{attribution:?} {report:?}");
+        assert!(model.breaks.iter().all(|place| place.cause == Cause::Attribution), "{report:?}");
+    }
 }
 
 #[test]
@@ -146,7 +185,7 @@ fn tenants_with_other_salts_are_not_compared() {
     let text = request(&system("Rules"), &[], "Hi").to_string();
     let body = Body::read(text.as_bytes()).unwrap();
     for salt in 0..4 {
-        let prompt = WatchedPrompt { model: "m", api: Api::Chat, body: &body, session: None, salt };
+        let prompt = WatchedPrompt { salt, ..prompt(Api::Chat, &body, None) };
         watch.see(prompt, xxh3_64_with_seed, Micros::ZERO);
     }
     assert_eq!((watch.compared(), watch.report(Micros::ZERO).outlined), (0, 4));
@@ -160,8 +199,7 @@ fn memory_and_models_are_bounded() {
         let text = json!({"prompt": format!("{} {long}", "x".repeat(n as usize))}).to_string();
         let body = Body::read(text.as_bytes()).unwrap();
         let model = format!("model-{}", n % 100);
-        let prompt =
-            WatchedPrompt { model: &model, api: Api::Completions, body: &body, session: Some(n), salt: 0 };
+        let prompt = WatchedPrompt { model: &model, ..prompt(Api::Completions, &body, Some(n)) };
         watch.see(prompt, xxh3_64_with_seed, Micros::from_secs(n));
     }
     assert!(watch.memory_bytes <= OUTLINES_BYTES_MAX);
@@ -180,7 +218,9 @@ fn losses_are_projected_to_a_day_and_old_ones_fade() {
     assert!(model.share(model.broken) > 0.999);
     let lost = system("").len() as u64 / 4;
     assert!(model.lost_tokens.abs_diff(100 * lost) < 2_000, "{} of {lost}", model.lost_tokens);
-    assert!(model.per_day(model.broken).abs_diff(2_400) < 60, "{model:?}");
+    assert!(model.per_day(model.broken).unwrap().abs_diff(2_400) < 60, "{model:?}");
+    let early = &watched.0.report(Micros::from_secs(599)).models[0];
+    assert_eq!(early.per_day(early.broken), None, "minutes say little about a day");
     watched.see(&at(7), None, 200_000);
     assert_eq!(watched.0.report(Micros::from_secs(200_000)).models[0].broken, 51);
 }

@@ -10,6 +10,7 @@ use super::part::{Part, TextKind};
 use super::template::ContentFormat;
 use super::unaligned::Unrendered;
 use super::values::value_of;
+use crate::attribution::has_attribution;
 use crate::json::{BadJson, Cursor, Kind};
 
 /// Messages of a chat.
@@ -329,12 +330,11 @@ fn parts_of(content: Given<'_>) -> Result<Vec<Part>, Unrendered> {
     }
 }
 
-/// Removes a line that one client puts before its system prompt, different in every request. vLLM drops it,
-/// because it would prevent every cache hit after it.
+/// Removes Claude Code's attribution line, as vLLM does.
 fn strip_billing(parts: &mut Vec<Part>) {
     parts.retain_mut(|part| {
         let Part::Text { text, kind: TextKind::Plain, .. } = part else { return true };
-        let Some(line) = text.as_str().filter(|text| text.starts_with("x-anthropic-billing-header")) else {
+        let Some(line) = text.as_str().filter(|text| has_attribution(text.as_bytes())) else {
             return true;
         };
         let rest = line.split_once('\n').map_or("", |(_, rest)| rest).to_owned();

@@ -37,6 +37,17 @@ pub struct MessagesRules {
     pub inline_system: InlineSystem,
     /// What `thinking` does.
     pub thinking: Thinking,
+    /// What `cache_salt` does.
+    pub cache_salt: SaltEffect,
+}
+
+/// What `cache_salt` in a Messages request does. In other APIs it separates in all versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SaltEffect {
+    /// Nothing: the field is unknown.
+    Ignored,
+    /// Separates the request's cache from others.
+    Separates,
 }
 
 /// Place of a system message that stands between other messages, as Claude Code's reminders do.
@@ -102,11 +113,17 @@ impl ChatConversion {
             messages: (minor >= 24).then_some(MessagesRules {
                 inline_system: if minor >= 31 { InlineSystem::AsTemplateNeeds } else { InlineSystem::Merged },
                 thinking: if minor >= 31 { Thinking::SetsEffort } else { Thinking::Ignored },
+                cache_salt: if minor >= 27 { SaltEffect::Separates } else { SaltEffect::Ignored },
             }),
             responses: (minor >= 27).then_some(ResponsesRules {
                 custom_tools: if minor >= 32 { CustomTools::Functions } else { CustomTools::Dropped },
             }),
         }
+    }
+
+    /// Whether the engine separates the caches of this API's requests by their `cache_salt`.
+    pub fn honours_salt(&self, api: Api) -> bool {
+        api != Api::Messages || self.messages.is_some_and(|rules| rules.cache_salt == SaltEffect::Separates)
     }
 
     /// The chat that the engine makes of a request.
@@ -156,6 +173,20 @@ impl ChatRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn salts_of_messages_separate_from_0_27_on() {
+        for (version, separates) in [("0.24.0", false), ("0.26.1", false), ("0.27.0", true), ("0.32.0", true)]
+        {
+            let conversion = ChatConversion::of_vllm(version);
+            assert_eq!(conversion.honours_salt(Api::Messages), separates, "{version}");
+            assert!(
+                conversion.honours_salt(Api::Chat) && conversion.honours_salt(Api::Responses),
+                "{version}"
+            );
+        }
+        assert!(!ChatConversion::default().honours_salt(Api::Messages));
+    }
 
     #[test]
     fn rules_follow_the_version() {

@@ -11,7 +11,7 @@ use super::values::{flag, text_of};
 use super::{ChatFormat, ModelFiles};
 use crate::body::{PromptFields, TurnsKey};
 use crate::json::{Cursor, Kind};
-use crate::{Api, Body};
+use crate::{Api, Attribution, Body};
 
 /// Renders prompts.
 #[derive(Debug)]
@@ -60,6 +60,20 @@ impl Renderer {
     /// The same for an engine that converts requests of other APIs to chats by these rules.
     pub fn with_conversion(self, conversion: ChatConversion) -> Renderer {
         Renderer { conversion, ..self }
+    }
+
+    /// The rules by which the engine converts requests of other APIs.
+    pub fn conversion(&self) -> ChatConversion {
+        self.conversion
+    }
+
+    /// What the engine does with Claude Code's attribution line. All engines whose rules are known drop it, and so do
+    /// those that write chats without a template; SGLang, whose rules are not known, keeps it.
+    pub fn attribution(&self) -> Attribution {
+        match self.has_template() && self.conversion.messages.is_none() {
+            true => Attribution::Kept,
+            false => Attribution::Dropped,
+        }
     }
 
     /// Whether the model has a chat template that the engine uses.

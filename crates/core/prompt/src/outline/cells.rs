@@ -2,7 +2,7 @@
 
 use super::Field;
 use super::words::words;
-use crate::outline::Cell;
+use crate::outline::{CELLS_MAX, Cell, VALUES_MAX, value_digest};
 
 /// Stable bytes after which a cell ends, and after which it ends with the next line.
 #[derive(Clone, Copy)]
@@ -23,27 +23,40 @@ const FINE_CELLS: usize = 1_024;
 /// Largest cell, whatever it contains.
 const CELL_BYTES_MAX: usize = 2_048;
 
+/// Values of a cell whose digests are kept.
+const CELL_VALUES_MAX: u8 = 64;
+
 /// Cuts texts and digests the pieces. Its buffers are reused.
 pub(super) struct CellCutter<'d, D> {
     digest: &'d D,
     frame: Vec<u8>,
+    /// Values of the current cell whose digests were kept.
+    values: u8,
 }
 
 impl<'d, D: Fn(&[u8]) -> u64> CellCutter<'d, D> {
     pub(super) fn new(digest: &'d D) -> CellCutter<'d, D> {
-        CellCutter { digest, frame: Vec::new() }
+        CellCutter { digest, frame: Vec::new(), values: 0 }
     }
 
-    /// Appends the cells of a text, up to `cells_max` in all. Returns the digest of the whole text.
-    pub(super) fn cut(&mut self, text: &[u8], field: Field, cells_max: usize, cells: &mut Vec<Cell>) -> u64 {
+    /// Appends the cells of a text and the digests of its values. Returns the digest of the whole text.
+    pub(super) fn cut(
+        &mut self,
+        text: &[u8],
+        field: Field,
+        cells: &mut Vec<Cell>,
+        values: &mut Vec<u16>,
+    ) -> u64 {
         let mut start = 0;
-        self.frame.clear();
         for word in words(text) {
-            if cells.len() == cells_max {
+            if cells.len() == CELLS_MAX {
                 break;
             }
             if !word.is_value {
                 self.frame.extend_from_slice(word.text);
+            } else if self.values < CELL_VALUES_MAX && values.len() < VALUES_MAX {
+                values.push(value_digest(word.text, self.digest));
+                self.values += 1;
             }
             let end = word.at + word.text.len();
             let size = if field == Field::Tools || cells.len() >= FINE_CELLS { COARSE } else { FINE };
@@ -53,7 +66,7 @@ impl<'d, D: Fn(&[u8]) -> u64> CellCutter<'d, D> {
                 start = end;
             }
         }
-        if start < text.len() && cells.len() < cells_max {
+        if start < text.len() && cells.len() < CELLS_MAX {
             self.push(&text[start..], cells);
         }
         (self.digest)(text)
@@ -62,7 +75,8 @@ impl<'d, D: Fn(&[u8]) -> u64> CellCutter<'d, D> {
     fn push(&mut self, text: &[u8], cells: &mut Vec<Cell>) {
         let digest = (self.digest)(text) as u32;
         let frame = (self.digest)(&self.frame) as u32;
-        cells.push(Cell { digest, frame, bytes: text.len() as u32 });
+        cells.push(Cell { digest, frame, bytes: text.len() as u16, values: self.values });
         self.frame.clear();
+        self.values = 0;
     }
 }

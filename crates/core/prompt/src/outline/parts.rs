@@ -1,7 +1,8 @@
 //! Walks the fields of a prompt in the order of the canonical prompt, with the text of each.
 
 use super::FieldPath;
-use crate::canonical::{is_bookkeeping, write_part};
+use crate::attribution::Attribution;
+use crate::canonical::{ContentPart, Speaker, is_bookkeeping, write_string};
 use crate::json::{BadJson, Cursor, Kind, RawStr};
 use crate::{Api, Body};
 
@@ -11,14 +12,20 @@ const ENOUGH: BadJson = BadJson { at: 0, expected: "nothing more" };
 type Walk = Result<(), BadJson>;
 
 /// Calls `visit` with each field and its text, until it returns false.
-pub(super) fn visit_parts(body: &Body<'_>, api: Api, visit: impl FnMut(FieldPath, &[u8]) -> bool) {
-    let mut walker = Walker { visit, text: Vec::new() };
+pub(super) fn visit_parts(
+    body: &Body<'_>,
+    api: Api,
+    attribution: Attribution,
+    visit: impl FnMut(FieldPath, &[u8]) -> bool,
+) {
+    let mut walker = Walker { visit, attribution, text: Vec::new() };
     let walked = walker.walk(body, api);
     debug_assert!(matches!(walked, Ok(()) | Err(ENOUGH)), "the body was checked when it was read");
 }
 
 struct Walker<V> {
     visit: V,
+    attribution: Attribution,
     /// Text of the current field.
     text: Vec<u8>,
 }
@@ -32,12 +39,12 @@ impl<V: FnMut(FieldPath, &[u8]) -> bool> Walker<V> {
             self.items(tools, FieldPath::tools())?;
         }
         if let Some(system) = body.prompt.system.filter(|system| *system != b"null") {
-            self.content(&mut Cursor::new(system), FieldPath::system(api))?;
+            self.content(&mut Cursor::new(system), FieldPath::system(api), self.in_system())?;
         }
         let Some(turns) = body.prompt.turns else { return Ok(()) };
         let (mut turns, path) = (Cursor::new(turns), FieldPath::turns(body.prompt.turns_key));
         match turns.kind() {
-            Kind::String => self.content(&mut turns, path),
+            Kind::String => self.content(&mut turns, path, Speaker::Other),
             Kind::Array => {
                 let mut index = 0;
                 turns.array(|turn| {
@@ -70,23 +77,32 @@ impl<V: FnMut(FieldPath, &[u8]) -> bool> Walker<V> {
         let mut index = 0;
         list.array(|item| {
             index += 1;
-            write_part(item.value()?, &mut self.text);
+            ContentPart::read(item.value()?).write(&mut self.text);
             self.pass(path.item(index - 1))
         })
     }
 
-    /// A string, or each of its parts.
-    fn content(&mut self, content: &mut Cursor<'_>, path: FieldPath) -> Walk {
+    /// Who speaks in a system prompt: a prompt that keeps its attribution line is as any other text.
+    fn in_system(&self) -> Speaker {
+        match self.attribution {
+            Attribution::Dropped => Speaker::System,
+            Attribution::Kept => Speaker::Other,
+        }
+    }
+
+    /// A string, or each of its parts. Positions in a text count from behind an attribution line that is dropped.
+    fn content(&mut self, content: &mut Cursor<'_>, path: FieldPath, of: Speaker) -> Walk {
         match content.kind() {
             Kind::String => {
-                content.string_into(|piece| self.text.extend_from_slice(piece))?;
+                write_string(content, of, &mut self.text)?;
                 self.pass(path.content(None))
             }
             Kind::Array => {
                 let mut index = 0;
                 content.array(|part| {
                     index += 1;
-                    write_part(part.value()?, &mut self.text);
+                    let Some(part) = ContentPart::read(part.value()?).of(of) else { return Ok(()) };
+                    part.write(&mut self.text);
                     self.pass(path.content(Some(index - 1)))
                 })
             }
@@ -109,11 +125,12 @@ impl<V: FnMut(FieldPath, &[u8]) -> bool> Walker<V> {
             })?;
         }
         let Some(role) = role else {
-            write_part(whole, &mut self.text);
+            ContentPart::read(whole).write(&mut self.text);
             return self.pass(path);
         };
         let path = path.of_role(role.0);
-        content.map_or(Ok(()), |content| self.content(&mut Cursor::new(content), path))?;
+        let of = if role.0 == b"system" { self.in_system() } else { Speaker::Other };
+        content.map_or(Ok(()), |content| self.content(&mut Cursor::new(content), path, of))?;
         self.other_fields(whole, path)
     }
 

@@ -6,7 +6,7 @@ use super::*;
 
 fn outline(api: Api, body: &Value) -> Outline {
     let text = body.to_string();
-    Outline::of(&Body::read(text.as_bytes()).unwrap(), api, xxh3_64)
+    Outline::of(&Body::read(text.as_bytes()).unwrap(), api, Attribution::Dropped, xxh3_64)
 }
 
 fn paths(outline: &Outline) -> Vec<String> {
@@ -69,8 +69,43 @@ fn the_text_of_a_part_is_found_again() {
     let body =
         json!({"system": "Be brief.", "messages": [{"role": "user", "content": "Hi\nyou"}]}).to_string();
     let body = Body::read(body.as_bytes()).unwrap();
-    assert_eq!(Outline::text_of(&body, Api::Messages, 1).unwrap(), b"Hi\nyou");
-    assert_eq!(Outline::text_of(&body, Api::Messages, 2), None);
+    let text_of = |part| Outline::text_of(&body, Api::Messages, Attribution::Dropped, part);
+    assert_eq!(text_of(1).unwrap(), b"Hi\nyou");
+    assert_eq!(text_of(2), None);
+}
+
+#[test]
+fn an_attribution_line_is_a_part_only_where_it_is_kept() {
+    let body = json!({
+        "system": [{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": "Be brief."}],
+        "messages": [{"role": "user", "content": "Hi"}],
+    });
+    let text = body.to_string();
+    let body = Body::read(text.as_bytes()).unwrap();
+    let of = |attribution| Outline::of(&body, Api::Messages, attribution, xxh3_64);
+    assert_eq!(paths(&of(Attribution::Dropped)), ["system[1]", "messages[0].content"]);
+    assert_eq!(paths(&of(Attribution::Kept)), ["system[0]", "system[1]", "messages[0].content"]);
+    assert_eq!(Outline::text_of(&body, Api::Messages, Attribution::Dropped, 0).unwrap(), b"Be brief.");
+}
+
+#[test]
+fn the_values_of_each_cell_are_known_by_their_digests() {
+    let text = format!("Now 08:12, turn 7.\n{}Page 9.", "words without any of them.\n".repeat(4));
+    let outline = outline(Api::Completions, &json!({"prompt": text}));
+    let (part, last) = (&outline.parts()[0], outline.cells_of(&outline.parts()[0]).len() - 1);
+    let digests = |values: &[&str]| -> Vec<u16> {
+        values.iter().map(|value| value_digest(value.as_bytes(), xxh3_64)).collect()
+    };
+    assert_eq!(outline.values_of(part, 0), digests(&["08:12", "7"]));
+    assert_eq!(outline.values_of(part, last), digests(&["9"]));
+    assert!(outline.values_of(part, 1).is_empty() && outline.values_of(part, last + 1).is_empty());
+    let many = outline_of_values(100_000);
+    assert!(many.values.len() <= VALUES_MAX && many.memory_bytes() < 64 << 10, "{}", many.memory_bytes());
+}
+
+fn outline_of_values(count: usize) -> Outline {
+    let numbers: Vec<String> = (0..count).map(|n| n.to_string()).collect();
+    outline(Api::Completions, &json!({"prompt": numbers.join(" ")}))
 }
 
 proptest! {

@@ -31,7 +31,7 @@ fn describe_model(model: &ModelReport, scale: f64) -> Value {
         "broken": model.broken,
         "broken_share": rounded(model.share(model.broken)),
         "lost_tokens": model.lost_tokens,
-        "lost_tokens_per_day": scaled(model.per_day(model.lost_tokens), scale),
+        "lost_tokens_per_day": model.per_day(model.lost_tokens).map(|lost| scaled(lost, scale)),
         "breaks": breaks.collect::<Value>(),
     })
 }
@@ -46,7 +46,7 @@ fn describe_break(model: &ModelReport, place: &BreakReport, scale: f64) -> Value
         "requests": place.requests,
         "share": rounded(model.share(place.requests)),
         "lost_tokens": place.lost_tokens,
-        "lost_tokens_per_day": scaled(model.per_day(place.lost_tokens), scale),
+        "lost_tokens_per_day": model.per_day(place.lost_tokens).map(|lost| scaled(lost, scale)),
     })
 }
 

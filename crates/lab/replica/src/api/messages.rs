@@ -30,6 +30,7 @@ struct Request<'a> {
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
     ignore_eos: Option<bool>,
+    cache_salt: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -58,8 +59,8 @@ pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
             other => other,
         },
         seed: 0,
-        // vLLM's Messages API has no such field.
-        salt: String::new(),
+        // vLLM's Messages API has the field since 0.27.
+        salt: request.cache_salt.unwrap_or_default(),
         delivery: Delivery::of(request.stream),
         shape: Box::new(MessageShape),
     })

@@ -1,21 +1,19 @@
 //! Anthropic's Messages API as vLLM converts it.
 //!
-//! - System blocks are joined without a separator. A block with Claude Code's attribution line, which differs in
-//!   every request, is dropped.
+//! - System blocks are joined without a separator. A block with Claude Code's attribution line is
+//!   dropped.
 //! - A tool result becomes a message of its own before the user's message. Images of a result follow it as a user's
 //!   message.
 //! - Thinking becomes the message's reasoning; redacted thinking is dropped.
 //! - Blocks that add or remove tools change the list of tools.
 
 use super::chat_message::{Arguments, ChatContent, ChatMessage, ChatPart, Role, ToolCall, to_json};
-use super::object::{fields, is_string, is_word, items, starts_with, string, string_or_empty};
+use super::object::{fields, is_string, is_word, items, string, string_or_empty};
 use super::tools::{self, Parameters, ToolDefinition};
 use super::{ChatRequest, InlineSystem, MessagesRules, TemplateTraits, Thinking};
 use crate::align::unaligned::Unrendered;
 use crate::body::PromptFields;
-
-/// Start of the system block with which Claude Code attributes a request.
-const ATTRIBUTION: &str = "x-anthropic-billing-header";
+use crate::json::RawStr;
 
 /// Converts a request.
 pub(super) fn convert(
@@ -69,7 +67,7 @@ fn system_texts(blocks: &[u8]) -> Result<Vec<&[u8]>, Unrendered> {
         let [kind, text] = fields(block, ["type", "text"])?;
         if is_word(kind, "text") {
             let text = string_or_empty(text)?;
-            texts.extend(Some(text).filter(|text| !text.is_empty() && !starts_with(text, ATTRIBUTION)));
+            texts.extend(Some(text).filter(|text| !text.is_empty() && !RawStr(text).has_attribution()));
         }
     }
     Ok(texts)
@@ -90,7 +88,7 @@ impl<'a> Chat<'a> {
     fn add_system(&mut self, content: &'a [u8], merges: bool) -> Result<(), Unrendered> {
         let texts = match string(content) {
             Some(text) => Some(text)
-                .filter(|text| !text.is_empty() && !starts_with(text, ATTRIBUTION))
+                .filter(|text| !text.is_empty() && !RawStr(text).has_attribution())
                 .into_iter()
                 .collect(),
             None => {

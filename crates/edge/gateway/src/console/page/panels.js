@@ -73,13 +73,13 @@ async function loadBreaks() {
 }
 
 function showBreaks(page) {
-  const all = page.models.flatMap((model) => model.breaks.map((one) => ({ model: model.model, is_short: model.covered_s < 600, ...one })));
-  all.sort((one, other) => other.lost_tokens_per_day - one.lost_tokens_per_day);
+  const all = page.models.flatMap((model) => model.breaks.map((one) => ({ model: model.model, ...one })));
+  all.sort((one, other) => (other.lost_tokens_per_day ?? other.lost_tokens) - (one.lost_tokens_per_day ?? one.lost_tokens));
   write($("breaks-note"), page.observed ? `${count(page.observed)} prompts compared${page.skipped ? `, ${count(page.skipped)} left out` : ""}` : "");
   if (!all.length) return $("breaks").replaceChildren(el("p", { class: "empty" }, "Nothing yet: successive prompts share their beginnings."));
   const rows = all.slice(0, 8).map((one) => [
     cell(one.byte === null ? one.field : `${one.field} byte ${count(one.byte)}`, "mono", `${one.model}: ${one.advice}`),
-    cell(one.typical_of, "", one.advice), cell(percent(one.share), "n"), cell(one.is_short ? `${count(one.lost_tokens)} tok` : `${count(one.lost_tokens_per_day)} tok a day`, "n")]);
+    cell(one.typical_of, "", one.advice), cell(percent(one.share), "n"), cell(one.lost_tokens_per_day === null ? `${count(one.lost_tokens)} tok` : `${count(one.lost_tokens_per_day)} tok a day`, "n")]);
   $("breaks").replaceChildren(table([["where"], ["typical of"], ["prompts", "n"], ["lost", "n"]], rows));
 }
 

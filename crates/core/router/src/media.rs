@@ -1,9 +1,13 @@
 //! What engines make of images, audio and video, learned from their events and answers.
 //!
 //! An event names the media in its blocks by the engine's own hashes, and its tokens show how many placeholders each has.
-//! Which medium of which request that was, an answer tells: its worker has computed the medium (it found fewer cached
-//! tokens), and exactly one medium that appeared in the worker's events since the request was sent continues the
-//! request's text. Anything less certain teaches nothing. An answer may overtake its events, so it waits for them.
+//! Which medium of which request that was, an answer tells in one of two ways. Its worker has computed the medium (it
+//! found fewer cached tokens), and exactly one medium that appeared in the worker's events since the request was sent
+//! continues the request's text. Or the worker's cache holds the whole prompt with exactly one of all media that its
+//! events have named. Anything less certain teaches nothing. An answer may overtake its events, so it waits for them.
+//!
+//! A restarted engine may have other settings, which make other hashes. What is known stays in use then: the hash
+//! decides, so a wrong one finds too little and never too much. The next answer confirms or replaces each of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use warmroute_index::RootKey;
 use warmroute_prompt::MediumFacts;
-use warmroute_types::{StoredBlocks, WorkerId};
+use warmroute_types::{StoredBlocks, Usage, WorkerId};
 
 use crate::prompt::PromptText;
+use crate::saved_media::SavedMedium;
 
 /// Most media that are known; the oldest are forgotten first.
-const KNOWN_MAX: usize = 1 << 16;
+pub(crate) const KNOWN_MAX: usize = 1 << 16;
 
 /// Media of a worker's latest events.
 const SEEN_MAX: usize = 64;
@@ -28,6 +33,8 @@ pub struct UnknownMedia<'a> {
     pub text: usize,
     /// Key of the text's family.
     pub family: u64,
+    /// Bytes of the text before the medium. The text ends there, unless the medium is known and only to be checked.
+    pub at: usize,
     /// The rendered prompt, which begins with a medium.
     pub rest: &'a [u8],
 }
@@ -48,8 +55,10 @@ pub(crate) struct AwaitedMedia {
     /// The prompt up to its first unknown medium, and the rendered rest.
     pub bytes: Vec<u8>,
     pub rest: Vec<u8>,
-    /// Tokens that the engine found in its cache.
-    pub found: u32,
+    /// Tokens that the engine found in its cache, if it reports them.
+    pub found: Option<u32>,
+    /// Tokens of the whole prompt.
+    pub prompt_tokens: u32,
     /// Media that had appeared before the request was sent.
     pub moment: u64,
     batches: u32,
@@ -60,11 +69,20 @@ impl AwaitedMedia {
         worker: WorkerId,
         text: &PromptText<'_>,
         media: UnknownMedia<'_>,
-        found: u32,
+        usage: Usage,
         moment: u64,
     ) -> AwaitedMedia {
-        let (bytes, rest) = (text.bytes.to_vec(), media.rest.to_vec());
-        AwaitedMedia { worker, family: media.family, root: text.root, bytes, rest, found, moment, batches: 0 }
+        AwaitedMedia {
+            worker,
+            family: media.family,
+            root: text.root,
+            bytes: text.bytes[..media.at.min(text.bytes.len())].to_vec(),
+            rest: media.rest.to_vec(),
+            found: usage.cached_tokens,
+            prompt_tokens: usage.prompt_tokens,
+            moment,
+            batches: 0,
+        }
     }
 }
 
@@ -73,6 +91,8 @@ impl AwaitedMedia {
 pub(crate) struct MediaBook {
     /// Counts media that appear in events.
     moment: AtomicU64,
+    /// Counts engines that have joined or restarted. What was checked before is checked again.
+    starts: AtomicU64,
     known: RwLock<KnownMedia>,
     /// Answers whose events have not all arrived.
     awaited: Mutex<VecDeque<AwaitedMedia>>,
@@ -81,8 +101,23 @@ pub(crate) struct MediaBook {
 #[derive(Default)]
 struct KnownMedia {
     /// By family and medium.
-    facts: BTreeMap<(u64, u64), MediumFacts>,
+    facts: BTreeMap<(u64, u64), KnownFacts>,
     order: VecDeque<(u64, u64)>,
+}
+
+struct KnownFacts {
+    facts: MediumFacts,
+    /// Engines that had started when an answer showed the facts; `None` where another process has learned them.
+    checked: Option<u64>,
+}
+
+/// What a family's engines make of a medium.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownMedium {
+    /// The hash and the placeholders.
+    pub facts: MediumFacts,
+    /// Whether an answer has shown them since the last start of an engine.
+    pub is_checked: bool,
 }
 
 impl MediaBook {
@@ -97,12 +132,36 @@ impl MediaBook {
     }
 
     /// What a family's engines make of a medium.
-    pub fn facts(&self, family: u64, medium: u64) -> Option<MediumFacts> {
-        self.known.read().facts.get(&(family, medium)).cloned()
+    pub fn get(&self, family: u64, medium: u64) -> Option<KnownMedium> {
+        let starts = Some(self.starts.load(Ordering::Acquire));
+        let known = self.known.read();
+        let KnownFacts { facts, checked } = known.facts.get(&(family, medium))?;
+        Some(KnownMedium { facts: facts.clone(), is_checked: *checked == starts })
     }
 
     /// Learns what a family's engines make of a medium.
     pub fn learn(&self, family: u64, medium: u64, facts: MediumFacts) {
+        self.insert(family, medium, KnownFacts { facts, checked: Some(self.starts.load(Ordering::Acquire)) });
+    }
+
+    /// All known media, the oldest first.
+    pub fn all(&self) -> Vec<SavedMedium> {
+        let known = self.known.read();
+        let one = |key: &(u64, u64)| {
+            let facts = known.facts.get(key)?.facts.clone();
+            Some(SavedMedium { family: key.0, medium: key.1, facts })
+        };
+        known.order.iter().filter_map(one).collect()
+    }
+
+    /// Takes over what another process has learned, to be checked.
+    pub fn restore(&self, saved: Vec<SavedMedium>) {
+        for SavedMedium { family, medium, facts } in saved {
+            self.insert(family, medium, KnownFacts { facts, checked: None });
+        }
+    }
+
+    fn insert(&self, family: u64, medium: u64, facts: KnownFacts) {
         let mut known = self.known.write();
         if known.facts.insert((family, medium), facts).is_none() {
             known.order.push_back((family, medium));
@@ -134,11 +193,9 @@ impl MediaBook {
         due
     }
 
-    /// Forgets a family's media: an engine was restarted, perhaps with other settings.
-    pub fn forget(&self, family: u64) {
-        let mut known = self.known.write();
-        known.facts.retain(|(of, _), _| *of != family);
-        known.order.retain(|(of, _)| *of != family);
+    /// Has all media checked again: an engine was started, perhaps with other settings.
+    pub fn doubt(&self) {
+        self.starts.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -185,7 +242,8 @@ impl SeenMedia {
         }
     }
 
-    /// Media whose number of tokens is known, and that appeared or ended after a moment.
+    /// Media whose number of tokens is known, and that appeared or ended after a moment. None where some of them may have
+    /// been dropped.
     pub fn since(&self, moment: u64) -> impl Iterator<Item = SeenMedium> {
         // Where all are newer, others that are newer too may have been dropped.
         let is_whole = self.recent.len() < SEEN_MAX || self.recent.iter().any(|seen| seen.moment <= moment);
@@ -222,6 +280,10 @@ mod tests {
         }
     }
 
+    fn known(book: &MediaBook, family: u64, medium: u64) -> Option<MediumFacts> {
+        book.get(family, medium).map(|known| known.facts)
+    }
+
     #[test]
     fn placeholders_are_counted_up_to_other_tokens_or_the_next_medium() {
         let (book, mut seen) = (MediaBook::default(), SeenMedia::default());
@@ -248,9 +310,23 @@ mod tests {
         let book = MediaBook::default();
         let facts = |hash| MediumFacts { hash, placeholder: b"p"[..].into(), tokens: 1 };
         (0..KNOWN_MAX as u64 + 2).for_each(|medium| book.learn(1, medium, facts(medium)));
-        assert_eq!((book.facts(1, 0), book.facts(1, 5)), (None, Some(facts(5))));
+        assert_eq!((known(&book, 1, 0), known(&book, 1, 5)), (None, Some(facts(5))));
         book.learn(2, 5, facts(9));
-        book.forget(1);
-        assert_eq!((book.facts(1, 5), book.facts(2, 5)), (None, Some(facts(9))));
+        assert_eq!((known(&book, 1, 5), known(&book, 2, 5)), (Some(facts(5)), Some(facts(9))));
+        assert_eq!(book.all().len(), KNOWN_MAX);
+    }
+
+    #[test]
+    fn an_engines_start_and_another_process_leave_media_in_use_and_unchecked() {
+        let book = MediaBook::default();
+        let facts = |hash| MediumFacts { hash, placeholder: b"p"[..].into(), tokens: 1 };
+        let is_checked = |medium| book.get(1, medium).map(|known| known.is_checked);
+        book.learn(1, 3, facts(3));
+        book.restore(vec![SavedMedium { family: 1, medium: 4, facts: facts(4) }]);
+        assert_eq!((is_checked(3), is_checked(4), is_checked(5)), (Some(true), Some(false), None));
+        book.doubt();
+        assert_eq!((is_checked(3), known(&book, 1, 3)), (Some(false), Some(facts(3))));
+        book.learn(1, 3, facts(3));
+        assert_eq!(is_checked(3), Some(true));
     }
 }

@@ -14,7 +14,7 @@ use crate::family::Family;
 use crate::feed_check::{AwaitedPrompt, PromptSeen};
 use crate::group_table::GroupTable;
 use crate::matching::{Alphabet, Matching};
-use crate::media::{MediaBook, SeenMedium};
+use crate::media::{MediaBook, SeenMedia, SeenMedium};
 use crate::unit::Unit;
 use crate::worker_ingest::{Ingested, WorkerIngest, forget};
 
@@ -49,7 +49,11 @@ impl Reported {
         self.groups.close(worker);
         let mut sources = self.sources.write();
         match matching {
-            Some(matching) => _ = sources.insert(worker, Arc::new(Mutex::new(WorkerIngest::new(matching)))),
+            Some(matching) => {
+                // The engine may be new, with other settings for media.
+                self.media.doubt();
+                sources.insert(worker, Arc::new(Mutex::new(WorkerIngest::new(matching))));
+            }
             None => _ = sources.remove(&worker),
         }
     }
@@ -120,6 +124,7 @@ impl Reported {
                 CacheEvent::Cleared => {
                     forget(index, worker);
                     source.groups.iter().for_each(|groups| groups.write().clear());
+                    source.media = SeenMedia::default();
                 }
             }
             MutexGuard::bump(&mut source);
@@ -127,17 +132,20 @@ impl Reported {
         block_tokens
     }
 
-    /// Forgets the block size and the groups: a restarted engine may have others.
+    /// Forgets the block size and the groups, and has media checked again: a restarted engine may have others. Known media
+    /// stay in use, because the other engines of the family have them.
     pub fn emptied(&self, worker: WorkerId) {
         self.groups.close(worker);
         if let Some(source) = self.sources.read().get(&worker) {
             let mut source = source.lock();
             (source.block_tokens, source.followed, source.groups) = (None, None, None);
-            self.media.forget(source.matching.family().key());
+            source.media = SeenMedia::default();
+            self.media.doubt();
         }
     }
 
-    /// Media that appeared in a worker's events after a moment, as its family writes them.
+    /// Media that appeared in a worker's events after a moment, as its family writes them. After moment 0: all that its
+    /// cache may hold. None where some of them have been dropped.
     pub fn media_since(&self, worker: WorkerId, family: u64, moment: u64) -> Vec<MediumFacts> {
         let Some(source) = self.sources.read().get(&worker).cloned() else { return Vec::new() };
         let source = source.lock();

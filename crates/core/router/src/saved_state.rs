@@ -1,7 +1,7 @@
 //! State that a router saves for the next process: presumed caches and what was learned about workers.
 //!
 //! ```text
-//! "WARMROUT" version | seed hash chunk_bytes saved_at | latency models | token rates | workers | snapshot | stored responses | checksum
+//! "WARMROUT" version | seed hash chunk_bytes saved_at | latency models | token rates | workers | snapshot | stored responses | media | checksum
 //! ```
 //!
 //! Reported caches are not saved: engines report them again. No text is saved either: prompts are keyed
@@ -14,12 +14,14 @@ use warmroute_prompt::CHUNK_BYTES;
 use warmroute_types::{Address, MAX_WORKERS, Packed, PrefixCache};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::saved_media::{self, SavedMedium};
 use crate::stored_responses;
 
 const MAGIC: &[u8; 8] = b"WARMROUT";
-const VERSION: u32 = 3;
-/// The version without stored responses, which is read too.
-const VERSION_BEFORE: u32 = 2;
+const VERSION: u32 = 4;
+/// The version without media, and the one without stored responses too. They are read as well.
+const VERSION_WITHOUT_MEDIA: u32 = 3;
+const VERSION_WITHOUT_STORED: u32 = 2;
 const CHECKSUM_BYTES: usize = 8;
 /// Tolerated clock difference to the writer, in seconds.
 const FUTURE_MAX_S: u64 = 60;
@@ -40,6 +42,8 @@ pub struct SavedState {
     pub(crate) snapshot: Snapshot,
     /// Places of stored responses by the hash of their identifier, oldest first.
     pub(crate) stored: Vec<(u128, StoredResponse)>,
+    /// What engines make of media, oldest first.
+    pub(crate) media: Vec<SavedMedium>,
 }
 
 /// The saved state of a worker.
@@ -110,8 +114,12 @@ impl SavedState {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(9 * self.snapshot.spans() + 16 * self.snapshot.uses() + 4_096);
         out.extend_from_slice(MAGIC);
-        // A file without stored responses can be read by earlier builds too.
-        let version = if self.stored.is_empty() { VERSION_BEFORE } else { VERSION };
+        // A file without the later parts can be read by earlier builds too.
+        let version = match (self.stored.is_empty(), self.media.is_empty()) {
+            (true, true) => VERSION_WITHOUT_STORED,
+            (false, true) => VERSION_WITHOUT_MEDIA,
+            (_, false) => VERSION,
+        };
         out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&self.seed.to_le_bytes());
         out.push(self.hash as u8);
@@ -131,8 +139,11 @@ impl SavedState {
         out.extend_from_slice(&(self.workers.len() as u32).to_le_bytes());
         self.workers.iter().for_each(|worker| worker.encode(&mut out));
         self.snapshot.encode(&mut out);
-        if !self.stored.is_empty() {
+        if version != VERSION_WITHOUT_STORED {
             stored_responses::encode(&self.stored, &mut out);
+        }
+        if version == VERSION {
+            saved_media::encode(&self.media, &mut out);
         }
         out.extend_from_slice(&xxh3_64(&out).to_le_bytes());
         out
@@ -146,7 +157,7 @@ impl SavedState {
             return Err(BadSavedState::NotOne);
         }
         let version = match packed.u32() {
-            Some(version @ (VERSION_BEFORE | VERSION)) => version,
+            Some(version @ (VERSION_WITHOUT_STORED | VERSION_WITHOUT_MEDIA | VERSION)) => version,
             Some(other) => return Err(BadSavedState::OtherVersion(other)),
             None => return Err(BadSavedState::Corrupt),
         };
@@ -167,17 +178,21 @@ impl SavedState {
         let learned = read_learned(&mut packed).ok_or(BadSavedState::Invalid)?;
         let (latency_models, token_rates, workers) = learned;
         let snapshot = Snapshot::decode(&mut packed).map_err(|_| BadSavedState::Invalid)?;
-        let stored = match version {
-            VERSION_BEFORE => Vec::new(),
-            _ => {
-                let stored = stored_responses::decode(&mut packed).filter(|stored| !stored.is_empty());
-                stored.ok_or(BadSavedState::Invalid)?
-            }
-        };
+        let (stored, media) = read_later_parts(&mut packed, version).ok_or(BadSavedState::Invalid)?;
         if !packed.0.is_empty() {
             return Err(BadSavedState::Invalid);
         }
-        Ok(SavedState { seed, hash, saved_at_s, latency_models, token_rates, workers, snapshot, stored })
+        Ok(SavedState {
+            seed,
+            hash,
+            saved_at_s,
+            latency_models,
+            token_rates,
+            workers,
+            snapshot,
+            stored,
+            media,
+        })
     }
 }
 
@@ -185,6 +200,22 @@ fn read_head(packed: &mut Packed<'_>) -> Option<(u64, Hash, u32, u64)> {
     let (seed, hash) = (packed.u64()?, packed.u8()?);
     let hash = [Hash::Xxh3, Hash::Sha256, Hash::Blake2b].into_iter().find(|known| *known as u8 == hash)?;
     Some((seed, hash, packed.u32()?, packed.u64()?))
+}
+
+/// The parts that a version has. Its last one is not empty, else it would be the version before.
+fn read_later_parts(
+    packed: &mut Packed<'_>,
+    version: u32,
+) -> Option<(Vec<(u128, StoredResponse)>, Vec<SavedMedium>)> {
+    if version == VERSION_WITHOUT_STORED {
+        return Some(Default::default());
+    }
+    let stored = stored_responses::decode(packed)?;
+    if version == VERSION_WITHOUT_MEDIA {
+        return (!stored.is_empty()).then_some((stored, Vec::new()));
+    }
+    let media = saved_media::decode(packed)?;
+    (!media.is_empty()).then_some((stored, media))
 }
 
 type Learned = (Vec<(u64, Vec<f64>)>, Vec<(u64, f64)>, Vec<SavedWorker>);

@@ -1,13 +1,12 @@
 //! Renders a request's prompt in its engine's format: as bytes, or as tokens where bytes do not suffice.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use warmroute_prompt::{
-    Alignment, Api, Attribution, Body, Media, MediaPrompt, MediumFacts, Rendered, Renderer, write_media,
-};
-use warmroute_router::{Family, Matching, Unit};
+use warmroute_prompt::{Alignment, Api, Attribution, Body, Media, Rendered, Renderer, write_media};
+use warmroute_router::{Family, KnownMedium, Matching, Unit};
 use warmroute_tokens::{EncoderPool, write_chain};
 
 /// How a model's prompts are compared with its engines' KV events.
@@ -49,14 +48,44 @@ impl RenderedPrompt {
     pub(crate) fn with_media(
         self,
         body: &Body<'_>,
-        known: impl Fn(u64) -> Option<MediumFacts>,
-    ) -> MediaPrompt {
+        known: impl Fn(u64) -> Option<KnownMedium>,
+    ) -> WrittenMedia {
         // A medium that the template does not show may be anywhere; then nothing is compared.
         let is_shown = self.has_media && self.unit == Unit::Byte && !self.reported.is_empty();
         match self.text {
-            Some(text) if is_shown && !body.sets_media_options() => write_media(&text, known),
-            _ => MediaPrompt { bytes: self.reported, rest: Vec::new() },
+            Some(text) if is_shown && !body.sets_media_options() => WrittenMedia::of(&text, known),
+            _ => WrittenMedia { explained: self.reported.len(), bytes: self.reported, rest: Vec::new() },
         }
+    }
+}
+
+/// A prompt with its known media written out.
+pub(crate) struct WrittenMedia {
+    /// The prompt up to its end or its first unknown medium.
+    pub bytes: Vec<u8>,
+    /// Its bytes before the first medium that is unknown or unchecked.
+    pub explained: usize,
+    /// The rendered prompt from that medium on; empty where there is none.
+    pub rest: Vec<u8>,
+}
+
+impl WrittenMedia {
+    fn of(text: &[u8], known: impl Fn(u64) -> Option<KnownMedium>) -> WrittenMedia {
+        let is_all_checked = Cell::new(true);
+        let all = write_media(text, |medium| {
+            let known = known(medium)?;
+            is_all_checked.set(is_all_checked.get() && known.is_checked);
+            Some(known.facts)
+        });
+        if is_all_checked.get() {
+            return WrittenMedia { explained: all.bytes.len(), bytes: all.bytes, rest: all.rest };
+        }
+        let checked = write_media(text, |medium| {
+            known(medium).filter(|known| known.is_checked).map(|known| known.facts)
+        });
+        // A medium that was replaced in between is checked with the next request.
+        let rest = if all.bytes.starts_with(&checked.bytes) { checked.rest } else { Vec::new() };
+        WrittenMedia { explained: checked.bytes.len(), bytes: all.bytes, rest }
     }
 }
 

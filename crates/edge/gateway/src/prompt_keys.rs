@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 
 use warmroute_index::{Digester, Namespace, RootKey, Source};
-use warmroute_prompt::{Api, Body, CHUNK_BYTES, ChunkSizes, Chunks, MediaPrompt};
+use warmroute_prompt::{Api, Body, CHUNK_BYTES, ChunkSizes, Chunks};
 use warmroute_router::{Content, PromptChunks, PromptText, Unit, UnknownMedia};
 
 use crate::alignments::FamilyMatching;
 use crate::gateway::Gateway;
-use crate::matching::{RenderError, RenderedPrompt};
+use crate::matching::{RenderError, RenderedPrompt, WrittenMedia};
 
 /// Part of the root of rendered prompts. Presumptions of other prompts last beside a worker's events, so a rendered
 /// prompt, whose events tell more, must not find them.
@@ -39,7 +39,9 @@ struct EngineText {
     unit: Unit,
     /// The family as a number, for what it makes of media.
     family: u64,
-    /// The rendered prompt from the first unknown medium on, which ended the text.
+    /// Bytes before the first medium that is unknown, which ends the text, or unchecked.
+    explained: usize,
+    /// The rendered prompt from that medium on.
     rest: Box<[u8]>,
 }
 
@@ -59,11 +61,12 @@ impl PromptKeys {
         self.texts.iter().map(EngineText::as_prompt).collect()
     }
 
-    /// The prompt from its first medium on that events have not explained yet.
+    /// The prompt from its first medium on that events have not explained yet, or not since an engine started.
     pub(crate) fn unknown_media(&self) -> Option<UnknownMedia<'_>> {
         let mut texts = self.texts.iter().enumerate();
-        let (text, EngineText { family, rest, .. }) = texts.find(|(_, text)| !text.rest.is_empty())?;
-        Some(UnknownMedia { text, family: *family, rest })
+        let (text, EngineText { family, explained, rest, .. }) =
+            texts.find(|(_, text)| !text.rest.is_empty())?;
+        Some(UnknownMedia { text, family: *family, at: *explained, rest })
     }
 
     /// Computes the keys. Chunks are cut from the engine's format of the prompt if known, else from a canonical one.
@@ -99,9 +102,9 @@ impl PromptKeys {
                     );
                     let unit = rendered.unit;
                     let known = |medium| gateway.router.inspect().medium(family, medium);
-                    let MediaPrompt { bytes, rest } = rendered.with_media(body, known);
+                    let WrittenMedia { bytes, explained, rest } = rendered.with_media(body, known);
                     let (family, bytes, rest) = (family.key(), bytes.into(), rest.into());
-                    keys.texts.push(EngineText { root, bytes, unit, family, rest });
+                    keys.texts.push(EngineText { root, bytes, unit, family, explained, rest });
                 }
                 Err(RenderError(why)) => gateway.metrics.count_unrendered(why),
             }

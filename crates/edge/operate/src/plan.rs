@@ -83,6 +83,8 @@ pub struct ProcessConfig {
     pub handover_timeout: Duration,
     /// File for saved state; `None`: state is not saved.
     pub state: Option<PathBuf>,
+    /// How often the state of a running process is saved. A large state is saved less often.
+    pub state_interval: Duration,
     /// How long requests may take to finish on shutdown.
     pub drain_timeout: Duration,
     /// How often expired entries of the index are evicted.
@@ -95,6 +97,7 @@ impl Default for ProcessConfig {
             handover: None,
             handover_timeout: Duration::from_secs(30),
             state: None,
+            state_interval: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(600),
             eviction_interval: Duration::from_secs(120),
         }

@@ -30,7 +30,7 @@ pub async fn serve<C: ConfigReader>(
     let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let mut notify = Notify::from_env();
     let summary = StartSummary::of(&plan, reader.file());
-    let ProcessConfig { drain_timeout, state, handover, .. } = plan.process.clone();
+    let ProcessConfig { drain_timeout, handover, .. } = plan.process.clone();
     let handover_socket = handover.map(|path| {
         HandoverSocket::bind(&path).with_context(|| format!("handover: cannot listen at {}", path.display()))
     });
@@ -39,7 +39,7 @@ pub async fn serve<C: ConfigReader>(
         service = start(plan, reader, files, &mut notify) => service?,
         () = stop.received() => anyhow::bail!("interrupted during startup"),
     };
-    let state_writer = service.state_writer(state);
+    let state_writer = service.state_writer.clone();
     let (writer, gateway) = (state_writer.clone(), Arc::clone(&service.gateway));
     let inherited = notify.handover_state();
     let prepare = move || {

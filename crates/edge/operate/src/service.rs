@@ -107,10 +107,12 @@ pub struct Service<C: ConfigReader> {
     clients: JoinHandle<Drained>,
     clients_drain: Drain,
     operators_drain: Drain,
-    /// Tasks that only one process may run: following events and talking to peers.
+    /// Tasks that only one process may run: following events, talking to peers, writing the state.
     exclusive: Vec<AbortHandle>,
     /// Tells peers that this router leaves.
     leave: Option<LeaveHandle>,
+    /// Writes the state to a file.
+    pub(crate) state_writer: StateWriter,
     /// Tasks that end with the service.
     _background: JoinSet<()>,
 }
@@ -155,6 +157,7 @@ impl<C: ConfigReader> Service<C> {
         let control = Arc::new(Control::new(reader, Arc::clone(&gateway), changed, in_force));
         startup.background.spawn(Arc::clone(&control).watch_files());
         startup.maintain(plan.probe, plan.process.eviction_interval);
+        let state_writer = startup.save_every(plan.process.state_interval, plan.process.state);
         startup.share(plan.sharing).await?;
         let reports = startup.follow_events(plan.precise).await?;
         let (clients_drain, operators_drain) = (Drain::default(), Drain::default());
@@ -195,6 +198,7 @@ impl<C: ConfigReader> Service<C> {
             operators_drain,
             exclusive,
             leave,
+            state_writer,
             _background: background,
         })
     }
@@ -239,7 +243,7 @@ impl<C: ConfigReader> Service<C> {
     }
 
     /// Stops what only one process may do, so that a successor can: accepting connections, following events, talking
-    /// to peers.
+    /// to peers, writing the state.
     pub(crate) async fn stop_accepting(&mut self) {
         self.clients_drain.begin(DrainMode::KeepIdle);
         self.operators_drain.begin(DrainMode::KeepIdle);
@@ -249,11 +253,6 @@ impl<C: ConfigReader> Service<C> {
         }
         // Peers get no leave message: they find the successor at this router's address.
         self.leave = None;
-    }
-
-    /// Writes the state to a file.
-    pub(crate) fn state_writer(&self, state: Option<PathBuf>) -> StateWriter {
-        StateWriter::new(Arc::clone(&self.gateway), state)
     }
 
     /// The handle that drains clients.
@@ -425,6 +424,13 @@ impl Startup {
         });
     }
 
+    /// Starts to write the state at intervals.
+    fn save_every(&mut self, interval: Duration, path: Option<PathBuf>) -> StateWriter {
+        let writer = StateWriter::new(Arc::clone(&self.gateway), path);
+        self.exclusive.push(self.background.spawn(writer.clone().save_every(interval)));
+        writer
+    }
+
     fn run_every(&mut self, interval: Duration, work: fn(&Gateway)) {
         self.background.spawn(every(interval, Arc::clone(&self.gateway), work));
     }
@@ -507,6 +513,35 @@ mod tests {
         assert_eq!(asked.await.unwrap(), "HTTP/1.1 200 OK");
         service.drain(DrainMode::CloseIdle, Duration::from_secs(5)).await.unwrap();
         assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_crash_loses_no_places_of_stored_responses_that_were_saved_at_an_interval() {
+        let path = std::env::temp_dir().join(format!("warmroute-crash-{}", std::process::id()));
+        let start = || {
+            let mut plan = plan("round_robin".to_owned()).unwrap();
+            plan.process.state = Some(path.clone());
+            plan.process.state_interval = Duration::from_millis(100);
+            let reader = PolicyFile(PathBuf::from("/nowhere"));
+            Service::start(plan, reader, Fingerprints::default(), Listeners::default())
+        };
+        let service = start().await.unwrap();
+        let worker =
+            service.router.join(Address::new("http://127.0.0.1:1".to_owned()), Default::default()).unwrap();
+        let hashed = *b"an identifier...";
+        let id = u128::from_le_bytes(hashed);
+        service.router.apply(Change::ResponseStored { id, owner: 3, worker: Arc::clone(&worker) });
+        let is_saved = |file: Vec<u8>| file.windows(16).any(|bytes| bytes == hashed);
+        while !std::fs::read(&path).is_ok_and(is_saved) {
+            sleep(Duration::from_millis(10)).await;
+        }
+        // Without a drain.
+        drop(service);
+        let service = start().await.unwrap();
+        let stored = service.router.inspect().stored_response(id);
+        assert_eq!(stored.map(|stored| (stored.owner, stored.worker)), Some((3, worker.identity)));
+        drop(service);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[tokio::test]

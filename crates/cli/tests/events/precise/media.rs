@@ -1,6 +1,9 @@
 //! Images in prompts: matched by the hashes in the engines' events, with as many placeholders as the engine has.
 
-use super::{BLOCK, Cluster, Prediction, conversation};
+use super::{BLOCK, Cluster, MODEL, Prediction, conversation};
+use crate::harness::client::post;
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process};
 use serde_json::{Value, json};
 
 fn image(url: &str) -> Value {
@@ -95,4 +98,71 @@ fn images_behind_a_url_end_the_match_because_they_may_change() {
         again.predicted >= before_the_image - BLOCK && again.predicted < first.prompt - 2 * BLOCK,
         "{again:?}"
     );
+}
+
+#[test]
+fn the_images_of_an_engines_first_conversation_are_known_although_it_omits_a_count_of_zero() {
+    let mut cluster = Cluster::new("model-first-media", 1, &[], &[]);
+    let first = ask(&mut cluster, &question(&[inline(1)], 0));
+    let again = ask(&mut cluster, &question(&[inline(1)], 1));
+    assert_eq!(again.predicted, again.cached, "{again:?}");
+    assert!(is_most_of(&again, &first), "{again:?} after {first:?}");
+}
+
+#[test]
+fn an_engines_restart_leaves_conversations_about_images_at_the_others() {
+    let mut cluster = Cluster::new("model-media-restart", 3, &[], &[]);
+    for turns in 0..2 {
+        ask(&mut cluster, &question(&[inline(4)], turns));
+    }
+    let home = ask(&mut cluster, &question(&[inline(4)], 2));
+    assert_eq!(home.predicted, home.cached, "{home:?}");
+    let other = cluster.engines.iter().find(|engine| engine.url() != home.worker).unwrap();
+    // Something must be lost for the restart to show.
+    let body = json!({"model": MODEL, "max_tokens": 1, "messages": conversation(1, 3)}).to_string();
+    let answer = post(other.url(), "/v1/chat/completions", &body).json();
+    cluster.told += answer["usage"]["prompt_tokens"].as_u64().unwrap() / BLOCK;
+    cluster.settle();
+    assert_eq!(post(other.url(), "/fault", r#"{"kind":"restart"}"#).status, 200);
+    let restarts = || cluster.gateway.metric_sum("warmroute_feed_restarts_total");
+    eventually("the restart is noticed", || (restarts() >= 1.0).then_some(()));
+    cluster.wait_for_view("reported");
+    let mut before = home.clone();
+    for turns in 3..6 {
+        let asked = ask(&mut cluster, &question(&[inline(4)], turns));
+        assert_eq!((&asked.worker, asked.predicted), (&home.worker, asked.cached), "{asked:?}");
+        assert!(is_most_of(&asked, &before), "{asked:?} after {before:?}");
+        before = asked;
+    }
+}
+
+/// Ends the gateway, and starts another one.
+fn restart_gateway(cluster: Cluster, flags: &[&str]) -> Cluster {
+    let Cluster { engines, gateway, told } = cluster;
+    gateway.process.signal("-TERM");
+    assert!(gateway.process.wait().success());
+    let urls: Vec<&str> = engines.iter().map(Process::url).collect();
+    let gateway = Gateway::start(&urls, flags);
+    let cluster = Cluster { engines, gateway, told };
+    cluster.wait_for_view("reported");
+    cluster
+}
+
+#[test]
+fn a_restarted_router_knows_saved_images_and_learns_cached_ones() {
+    let folder = format!("{}/model-media-router", env!("CARGO_TARGET_TMPDIR"));
+    let state = format!("{folder}-state");
+    _ = std::fs::remove_file(&state);
+    let kept = ["--model-path", folder.as_str(), "--state", state.as_str()];
+    let mut cluster = Cluster::new("model-media-router", 1, &[], &kept[2..]);
+    let first = ask(&mut cluster, &question(&[inline(5)], 0));
+    let mut cluster = restart_gateway(cluster, &kept);
+    let saved = ask(&mut cluster, &question(&[inline(5)], 1));
+    assert_eq!(saved.predicted, saved.cached, "the file has it: {saved:?}");
+    assert!(is_most_of(&saved, &first), "{saved:?} after {first:?}");
+    let mut cluster = restart_gateway(cluster, &kept[..2]);
+    let unknown = ask(&mut cluster, &question(&[inline(5)], 2));
+    assert!(unknown.predicted < unknown.cached, "without a file it ends the match: {unknown:?}");
+    let learned = ask(&mut cluster, &question(&[inline(5)], 3));
+    assert_eq!(learned.predicted, learned.cached, "although it was never computed again: {learned:?}");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warmroute_fleet::{CacheBelief, ObservedPrompt, Worker, WorkerLoadView};
-use warmroute_index::{HolderId, Overlaps, Prompt, RootKey, Span};
+use warmroute_index::{HolderId, Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
 use warmroute_prompt::{MediumFacts, RenderedMedium};
 use warmroute_types::{CacheView, Micros, Usage, WorkerId};
@@ -50,9 +50,9 @@ impl<P: Policy> Router<P> {
         {
             self.reported.check_prompt_reported(&self.index, id, text, at);
         }
-        if let (Some(media), Some(found)) = (request.unknown_media, cached_tokens) {
+        if let Some(media) = request.unknown_media {
             let text = request.texts.get(media.text).filter(|text| text.unit == Unit::Byte);
-            let awaited = |text| AwaitedMedia::new(id, text, media, found, decision.media_moment);
+            let awaited = |text| AwaitedMedia::new(id, text, media, usage, decision.media_moment);
             text.map(awaited).into_iter().for_each(|media| self.learn_media(media));
         }
         let observed = self.observed(decision, usage, block_tokens, prompt, text);
@@ -121,50 +121,66 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Learns what the worker's family makes of media: the engine has computed them, and exactly one medium that has
-    /// appeared in its events since the decision continues the prompt's text. Otherwise further events are awaited.
+    /// Learns what the worker's family makes of the media of an answered prompt, and checks what is known about them. Where
+    /// one stays unexplained, further events are awaited.
     fn learn_media(&self, media: AwaitedMedia) {
-        let AwaitedMedia { worker, family, root, found, moment, .. } = media;
-        let text = PromptText { root, bytes: &media.bytes, unit: Unit::Byte };
-        if found > self.reported_tokens(text, ReportedView::Sampled.holder(worker)) {
-            return self.reported.media.keep(media);
-        }
-        let appeared = self.reported.media_since(worker, family, moment);
-        let (mut bytes, mut rest) = (media.bytes.clone(), media.rest.as_slice());
-        while let Some(RenderedMedium { medium: Some(medium), after, rest: next }) =
-            RenderedMedium::read(rest)
+        let family = media.family;
+        let (mut bytes, mut rest, mut explained) = (media.bytes.clone(), media.rest.as_slice(), Vec::new());
+        while let Some(next @ RenderedMedium { medium: Some(medium), after, .. }) = RenderedMedium::read(rest)
         {
-            let known = self.reported.media.facts(family, medium);
-            let facts = known.or_else(|| self.only_continuation(worker, root, &bytes, after, &appeared));
-            let Some(facts) = facts.filter(|facts| facts.write(after, &mut bytes).is_some()) else {
-                return self.reported.media.keep(media);
-            };
-            self.reported.media.learn(family, medium, facts);
-            rest = next;
+            let known = self.reported.media.get(family, medium);
+            let known = known.filter(|known| {
+                known.is_checked || self.reach(&media, &bytes, after, &known.facts).is_some()
+            });
+            let facts = known.map(|known| known.facts).or_else(|| self.explain_medium(&media, &bytes, next));
+            let Some(facts) = facts.filter(|facts| facts.write(after, &mut bytes).is_some()) else { break };
+            explained.push((medium, facts));
+            rest = next.rest;
+        }
+        let is_unexplained = RenderedMedium::read(rest).is_some_and(|next| next.medium.is_some());
+        explained.into_iter().for_each(|(medium, facts)| self.reported.media.learn(family, medium, facts));
+        if is_unexplained {
+            self.reported.media.keep(media);
         }
     }
 
-    /// The only medium among some that the worker's cache holds after these bytes.
-    fn only_continuation(
+    /// The only medium that can stand after these bytes of an answered prompt. Either the engine has computed it, and one
+    /// medium that has appeared in events since the decision continues the bytes. Or the worker's cache, of which every
+    /// medium is known, holds the whole prompt with one of them: the prompt's own events have arrived then.
+    fn explain_medium(
         &self,
-        worker: WorkerId,
-        root: RootKey,
+        media: &AwaitedMedia,
         bytes: &[u8],
-        after: &[u8],
-        media: &[MediumFacts],
+        next: RenderedMedium<'_>,
     ) -> Option<MediumFacts> {
-        let continues = |facts: &&MediumFacts| {
-            let mut longer = bytes.to_vec();
-            let Some(mark_at) = facts.write(after, &mut longer) else { return false };
-            let mut overlaps = Overlaps::new();
-            self.index.lookup(root, Prompt::Bytes(&longer), &mut overlaps);
-            overlaps.of(ReportedView::Sampled.holder(worker)).bytes as usize > bytes.len() + mark_at
+        let AwaitedMedia { worker, family, root, .. } = *media;
+        let text = PromptText { root, bytes, unit: Unit::Byte };
+        let before = self.reported_tokens(text, ReportedView::Sampled.holder(worker));
+        let appeared = match media.found {
+            Some(found) if found <= before => self.reported.media_since(worker, family, media.moment),
+            _ => Vec::new(),
         };
-        let mut continuing = media.iter().filter(continues);
-        match (continuing.next(), continuing.next()) {
-            (Some(facts), None) => Some(facts.clone()),
-            _ => None,
+        let only = only(appeared, |facts| self.reach(media, bytes, next.after, facts).is_some());
+        // The last medium's prompt can be compared to its end.
+        let is_complete = || self.fleet.load_view(worker).view == CacheView::Reported;
+        if only.is_some() || !next.rest.is_empty() || media.prompt_tokens == 0 || !is_complete() {
+            return only;
         }
+        let block_tokens = self.fleet.block_tokens(worker).unwrap_or(BLOCK_TOKENS);
+        let is_whole = |reached: u32| reached.saturating_add(block_tokens) > media.prompt_tokens;
+        let held = self.reported.media_since(worker, family, 0);
+        self::only(held, |facts| self.reach(media, bytes, next.after, facts).is_some_and(is_whole))
+    }
+
+    /// Tokens that the worker's cache holds of these bytes and the text after them with a medium; `None` where it does not
+    /// hold the medium there.
+    fn reach(&self, media: &AwaitedMedia, bytes: &[u8], after: &[u8], facts: &MediumFacts) -> Option<u32> {
+        let mut longer = bytes.to_vec();
+        let mark_at = facts.write(after, &mut longer)?;
+        let mut overlaps = Overlaps::new();
+        self.index.lookup(media.root, Prompt::Bytes(&longer), &mut overlaps);
+        let overlap = overlaps.of(ReportedView::Sampled.holder(media.worker));
+        (overlap.bytes as usize > bytes.len() + mark_at).then_some(overlap.tokens)
     }
 
     /// The prompt text of the worker's family: of several, the one with the longest reported overlap.
@@ -358,4 +374,11 @@ impl<P: Policy> Router<P> {
             learn(pool);
         }
     }
+}
+
+/// The only one of some media that fits; `None` where there are two. A medium may have appeared more than once.
+fn only(media: Vec<MediumFacts>, fits: impl Fn(&MediumFacts) -> bool) -> Option<MediumFacts> {
+    let mut fitting = media.into_iter().filter(fits);
+    let first = fitting.next()?;
+    fitting.all(|other| other == first).then_some(first)
 }

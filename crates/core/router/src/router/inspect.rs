@@ -7,7 +7,6 @@ use warmroute_fleet::{LatencyView, Worker, WorkerView};
 use warmroute_index::{Digester, PrefixHead, RootKey};
 use warmroute_peers::StoredResponse;
 use warmroute_policy::{Choice, Policy};
-use warmroute_prompt::MediumFacts;
 use warmroute_types::{CacheView, LoadReport, Micros, WorkerId, WorkerState};
 
 use super::Router;
@@ -18,7 +17,7 @@ use crate::policies::PolicyComparison;
 use crate::pool::Vacancy;
 use crate::reported_view::ReportedView;
 use crate::request::{Request, Usable};
-use crate::{Family, FeedReport, SavedState, Scratch, Unit};
+use crate::{Family, FeedReport, KnownMedium, SavedState, Scratch, Unit};
 
 /// A read-only view of the router.
 pub struct Inspect<'a, P> {
@@ -125,8 +124,8 @@ impl<'a, P: Policy> Inspect<'a, P> {
     }
 
     /// What a family's engines make of a medium, where that is known.
-    pub fn medium(&self, family: &Family, medium: u64) -> Option<MediumFacts> {
-        self.router.reported.media.facts(family.key(), medium)
+    pub fn medium(&self, family: &Family, medium: u64) -> Option<KnownMedium> {
+        self.router.reported.media.get(family.key(), medium)
     }
 
     /// The digester of prompt chunks.

@@ -1,5 +1,6 @@
 //! What engines report, from the event to the decision and back from the answer.
 
+mod media;
 mod tiers;
 mod trust;
 mod unrendered;
@@ -14,7 +15,7 @@ use warmroute_types::{Address, CacheEvent, RemovedBlocks, StoredBlocks};
 
 use super::*;
 use crate::request::Silence;
-use crate::{Answered, Change, Feedback, PromptChunks, PromptText};
+use crate::{Answered, Change, Feedback, PromptChunks, PromptText, SavedState};
 use crate::{Family, Matching, Unit};
 use warmroute_fleet::Models;
 use warmroute_types::Usage;

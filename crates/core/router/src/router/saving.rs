@@ -8,6 +8,7 @@ use warmroute_policy::Policy;
 use warmroute_types::Micros;
 
 use super::Router;
+use crate::saved_media::SavedMedium;
 use crate::saved_state::{SavedState, SavedWorker, model_key};
 use crate::unclaimed_state::UnclaimedParts;
 
@@ -33,6 +34,7 @@ impl<P: Policy> Router<P> {
             workers: self.fleet.members().into_iter().map(remembered).collect(),
             snapshot: self.index.snapshot(now),
             stored: self.stored.all(),
+            media: self.reported.media.all().into_iter().filter(SavedMedium::is_sane).collect(),
         }
     }
 
@@ -42,7 +44,8 @@ impl<P: Policy> Router<P> {
             self.fleet.restore_latency(*model, numbers);
         }
         let recalled = Arc::new(self.index.begin_restore(memory.snapshot, now, away));
-        let SavedState { workers, token_rates, stored, .. } = memory;
+        let SavedState { workers, token_rates, stored, media, .. } = memory;
+        self.reported.media.restore(media);
         stored.into_iter().for_each(|(id, stored)| _ = self.stored.learn(id, stored));
         self.unclaimed.set(UnclaimedParts { since: now, recalled, workers, token_rates });
     }

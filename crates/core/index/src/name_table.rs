@@ -266,7 +266,8 @@ impl Table {
 
     /// Moves the slots whose hashes have this bit to another table.
     fn split_off(&mut self, bit: u32) -> Table {
-        let mut filling = FillingTable::new(buckets_for(self.len / 2));
+        // Half full: it hardly grows before its own split.
+        let mut filling = FillingTable::new(self.len.div_ceil(SLOTS_A_BUCKET));
         for bucket in &mut self.buckets {
             for slot in (0..bucket.len()).rev() {
                 if bucket.hashes[slot] >> bit & 1 == 1 {

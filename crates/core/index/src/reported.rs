@@ -238,7 +238,11 @@ impl Reported {
         }
         let bit = 1 << address.offset();
         leaving.bits |= bit;
-        let neighbors = if has_waiting || has_counts { 0 } else { self.neighbors(tree, worker, *leaving, address, after) };
+        let neighbors = if has_waiting || has_counts {
+            0
+        } else {
+            self.neighbors(tree, worker, *leaving, address, after)
+        };
         leaving.bits |= neighbors;
         self.worker_mut(worker).drop_own_names(leaving.node, bit | neighbors);
         neighbors.count_ones() as usize

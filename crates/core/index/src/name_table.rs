@@ -423,6 +423,15 @@ mod tests {
     }
 
     #[test]
+    fn a_table_becomes_nine_tenths_full() {
+        let mut table = FillingTable::new(128).table;
+        let added = (0..).take_while(|&name| table.insert(hash(name).0, name as u32 + 1)).count();
+        assert!(added > 128 * SLOTS_A_BUCKET * 9 / 10, "{added}");
+        let is_found = |name: u64| table.find(hash(name).0, |at| at.0 == name as u32 + 1).is_some();
+        assert!((0..added as u64).all(is_found));
+    }
+
+    #[test]
     fn memory_follows_the_number_of_names() {
         let mut table = NameTable::default();
         for name in 0..100_000 {

@@ -10,21 +10,26 @@ use crate::stream::{Names, Shape, Stream};
 /// What `kv-index` has room for.
 const KV_WORKERS_MAX: usize = 1_024;
 
-pub fn run(rounds: usize, resident_max: usize) {
+pub fn run(rounds: usize, resident_max: usize, rows: &str) {
+    let line = |label: &str, shape: &Shape| {
+        if label.contains(rows) {
+            line(label, rounds, shape);
+        }
+    };
     println!("\n## Growth\n");
     println!("| | find ns | store ns | remove ns | bytes | kv-index find ns | ours / kv-index |");
     println!("|---|---|---|---|---|---|---|");
     for workers in [8, 64, 512, 4_096] {
         // Every worker holds every chain: fewer chains where there are more workers.
         let sessions = (4_096 / workers).clamp(4, 64);
-        line(&format!("{workers} workers"), rounds, &shape(workers, sessions, 512, workers));
+        line(&format!("{workers} workers"), &shape(workers, sessions, 512, workers));
     }
     for blocks in [64, 512, 8_192] {
-        line(&format!("chains of {blocks}"), rounds, &shape(8, 262_144 / blocks, blocks, 4));
+        line(&format!("chains of {blocks}"), &shape(8, 262_144 / blocks, blocks, 4));
     }
     for resident in [100_000, 1_000_000, 10_000_000] {
         if resident <= resident_max {
-            line(&format!("{resident} resident"), rounds, &shape(8, resident / 512, 512, 1));
+            line(&format!("{resident} resident"), &shape(8, resident / 512, 512, 1));
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Times are CPU time of the thread that does the work. Each figure is the median of several rounds, in which the
 //! indexes take turns, with the smallest and the greatest beside it; ratios are between medians. `quick` as the first
-//! argument runs one round of everything, `stalls` only how long the lock is held.
+//! argument runs one round of everything, `stalls` only how long the lock is held, `streams` and `growth` only those
+//! rows; a second argument selects the rows whose label contains it.
 
 mod clock;
 mod content;
@@ -38,12 +39,19 @@ fn main() {
     if std::env::args().nth(1).is_some_and(|argument| argument == "walks") {
         return walks::run(rounds);
     }
-    streams(rounds);
+    let rows = std::env::args().nth(2).unwrap_or_default();
+    if std::env::args().nth(1).is_some_and(|argument| argument == "streams") {
+        return streams(rounds, &rows);
+    }
+    if std::env::args().nth(1).is_some_and(|argument| argument == "growth") {
+        return growth::run(rounds, resident_max, &rows);
+    }
+    streams(rounds, "");
     parts();
     contents(rounds);
     walks::run(rounds);
     concurrency(rounds);
-    growth::run(rounds.min(3), resident_max);
+    growth::run(rounds.min(3), resident_max, "");
     stalls_apart();
 }
 
@@ -68,7 +76,7 @@ fn shapes() -> [Shape; 5] {
     ]
 }
 
-fn streams(rounds: usize) {
+fn streams(rounds: usize, rows: &str) {
     println!("## Same stream, three indexes\n");
     println!(
         "find: ns per prompt; store, append (one block), remove: ns per block; bytes: live per (worker, block);"
@@ -77,7 +85,7 @@ fn streams(rounds: usize) {
     println!("answers: summed over all prompts, before and after the evictions, against the first index\n");
     println!("| stream | index | find | store | append | remove | bytes | churn | answers |");
     println!("|---|---|---|---|---|---|---|---|---|");
-    for shape in shapes() {
+    for shape in shapes().into_iter().filter(|shape| shape.label.contains(rows)) {
         let stream = Stream::new(&shape, 1);
         let workers = shape.workers;
         let makers: [&dyn Fn() -> Box<dyn Rival>; 3] =

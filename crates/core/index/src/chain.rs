@@ -32,8 +32,9 @@ impl Chain {
 
     /// Adds spans, up to the first whose size cannot be indexed.
     pub fn extend(&mut self, spans: &[NamedSpan]) {
-        self.sizes.extend(spans.iter().map_while(|named| named.span.size()));
-        let spans = &spans[..self.sizes.len() - self.names.len()];
+        let fitting = spans.iter().position(|named| named.span.size().is_none()).unwrap_or(spans.len());
+        let spans = &spans[..fitting];
+        self.sizes.extend(spans.iter().map(|named| named.span.size().unwrap_or_default()));
         self.names.extend(spans.iter().map(|named| named.name));
         self.digests.extend(spans.iter().map(|named| named.span.digest));
         self.counts.resize(self.names.len(), 1);

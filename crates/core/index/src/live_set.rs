@@ -44,6 +44,9 @@ impl<'a, const N: usize> LiveSet<'a, N> {
     /// set.
     #[inline]
     pub fn pass(&mut self, node: &Node, body: Body<'_>, matched: usize, out: &mut Overlaps) {
+        if self.is_held_by_one(body, matched) {
+            return;
+        }
         let mut held = complete::<N>(body);
         let is_all_held =
             !self.is_open && self.alive.iter().zip(&held).all(|(alive, held)| alive & !held == 0);
@@ -59,6 +62,17 @@ impl<'a, const N: usize> LiveSet<'a, N> {
             self.alive[index] = if self.is_open { held } else { self.alive[index] & held };
         }
         self.is_open = false;
+    }
+
+    /// The usual case of a chain that no workers share: one worker is left, it alone is listed, and it holds all.
+    #[inline]
+    fn is_held_by_one(&self, body: Body<'_>, matched: usize) -> bool {
+        let ([position], [mask]) = body.entries() else { return false };
+        let (index, bit) = (usize::from(position / 64), 1 << (position % 64));
+        let is_alone = |(at, &word): (usize, &u64)| word == if at == index { bit } else { 0 };
+        !self.is_open
+            && mask.load(Relaxed) & ones(matched) == ones(matched)
+            && self.alive.iter().enumerate().all(is_alone)
     }
 
     /// Handles the listed holders. Those that hold all matched spans are added to `held`; those that hold only the

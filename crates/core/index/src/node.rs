@@ -241,6 +241,16 @@ impl Node {
     }
 }
 
+/// The offsets of the bits that are set, in ascending order.
+#[inline]
+pub(crate) fn offsets(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let offset = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (offset < 64).then_some(offset)
+    })
+}
+
 /// Frees a body that [`Node::swap_body`] returned. Null is allowed.
 ///
 /// # Safety

@@ -11,8 +11,8 @@ mod recount;
 
 use crate::chain::{Chain, Point};
 use crate::holders;
-use crate::name_table::{NameTable, SpanAddress};
-use crate::node::{NodeId, NodeRef};
+use crate::name_table::{NameHash, NameTable, SpanAddress};
+use crate::node::{NodeId, NodeRef, offsets};
 use crate::orphans::Orphans;
 use crate::table_hash::TableHash;
 use crate::tree::{PinnedTree, Tree};
@@ -49,55 +49,18 @@ pub(crate) struct Reported {
     pub moved: u64,
 }
 
-/// Spans of the current range that the worker holds in the tree, but not yet under their names.
+/// Spans of a node that the worker holds in the tree, but not yet or no longer under their names.
 #[derive(Clone, Copy, Default)]
 struct Unnamed {
     node: NodeId,
     bits: u64,
-    /// Spans whose own name is in the table but not yet in the worker's list.
-    own: u64,
-}
-
-/// The spans of one node that the worker holds, around the last one removed. Engines evict chains from their ends, so
-/// the next name is mostly a neighbour's, and no table lookup is needed.
-#[derive(Default)]
-struct NeighborHint<'g> {
-    node: Option<NodeRef<'g>>,
-    /// Spans that the worker knows by their shared names, and by names of its own.
-    shared: u64,
-    own: u64,
-    at: usize,
-}
-
-impl NeighborHint<'_> {
-    /// The address of a name that belongs to a neighbour. The neighbour is removed, and becomes the new centre.
-    #[inline]
-    fn take(
-        &mut self,
-        tree: &PinnedTree<'_, '_>,
-        worker_names: &WorkerNames,
-        name: u64,
-    ) -> Option<SpanAddress> {
-        let node = self.node?;
-        let names = &tree.meta(node).names;
-        let is_it = |at: usize| {
-            at < 64
-                && (self.shared >> at & 1 == 1 && names[at] == name
-                    || self.own >> at & 1 == 1
-                        && worker_names.own_name(SpanAddress::new(node.id, at)) == Some(name))
-        };
-        let at = [self.at.wrapping_sub(1), self.at + 1].into_iter().find(|&at| is_it(at))?;
-        (self.shared, self.own) = (self.shared & !(1 << at), self.own & !(1 << at));
-        self.at = at;
-        Some(SpanAddress::new(node.id, at))
-    }
 }
 
 impl Reported {
     pub fn new(orphans_max: usize, hash: TableHash) -> Reported {
         Reported {
             hash,
-            shared: NameTable::new(hash),
+            shared: NameTable::default(),
             workers: Vec::new(),
             orphans: Orphans::new(orphans_max, hash),
             homonyms: 0,
@@ -127,11 +90,12 @@ impl Reported {
         name: u64,
         unnamed: Unnamed,
     ) -> Option<SpanAddress> {
-        let worker_names = self.workers.get(usize::from(worker))?.as_deref()?;
-        if let Some(address) = worker_names.own_address(name) {
+        let worker_names = self.worker(worker)?;
+        let hash = NameHash::of(self.hash, name);
+        if let Some(address) = worker_names.own_address(name, hash) {
             return Some(address);
         }
-        self.shared.find(name, |address| {
+        self.shared.find(hash, |address| {
             let (node, bit) = (tree.node(address.node()), 1 << address.offset());
             tree.meta(node).names[address.offset()] == name
                 && tree.mask(node, worker) & bit != 0
@@ -141,10 +105,11 @@ impl Reported {
     }
 
     /// Prefetches the slots of a name.
-    fn prefetch(&self, worker: u16, name: u64) {
-        self.shared.prefetch(name);
-        if let Some(worker_names) = self.workers.get(usize::from(worker)).and_then(Option::as_deref) {
-            worker_names.own.prefetch(name);
+    pub fn prefetch(&self, worker: u16, name: u64) {
+        let hash = NameHash::of(self.hash, name);
+        self.shared.prefetch(hash);
+        if let Some(worker_names) = self.worker(worker).filter(|names| !names.own.is_empty()) {
+            worker_names.own.prefetch(hash);
         }
     }
 
@@ -169,7 +134,7 @@ impl Reported {
 
     fn count_homonyms(&self, tree: &PinnedTree<'_, '_>, name: u64) -> usize {
         let count = std::cell::Cell::new(0);
-        self.shared.find(name, |address| {
+        self.shared.find(NameHash::of(self.hash, name), |address| {
             let is_same = tree.meta(tree.node(address.node())).names[address.offset()] == name;
             count.set(count.get() + usize::from(is_same));
             false
@@ -199,20 +164,19 @@ impl Reported {
 
     /// Removes the shared names of spans that no worker holds.
     fn unname(&mut self, tree: &mut PinnedTree<'_, '_>, node: NodeRef<'_>, dead: u64) {
-        let mut named = tree.meta(node).named & dead;
-        tree.meta_mut(node).named &= !dead;
-        if named.count_ones() > 1 {
-            let names = tree.meta(node).names.iter().enumerate();
-            names.filter(|(at, _)| named >> at & 1 == 1).for_each(|(_, &name)| self.shared.prefetch(name));
+        let meta = tree.meta_mut(node);
+        let named = meta.named & dead;
+        meta.named &= !dead;
+        let mut hashes = [NameHash::default(); SPANS_A_NODE];
+        for offset in offsets(named) {
+            hashes[offset] = NameHash::of(self.hash, meta.names[offset]);
+            self.shared.prefetch(hashes[offset]);
         }
-        while named != 0 {
-            let address = SpanAddress::new(node.id, named.trailing_zeros() as usize);
-            let name = tree.meta(node).names[address.offset()];
-            self.shared.remove(name, |other| other == address);
-            if self.homonyms > 0 && self.count_homonyms(tree, name) > 0 {
+        for offset in offsets(named) {
+            self.shared.remove(hashes[offset], SpanAddress::new(node.id, offset));
+            if self.homonyms > 0 && self.count_homonyms(tree, tree.meta(node).names[offset]) > 0 {
                 self.homonyms -= 1;
             }
-            named &= named - 1;
         }
     }
 
@@ -223,16 +187,18 @@ impl Reported {
         }
         let mut found = 0;
         let mut leaving = Unnamed::default();
-        let mut neighbor = NeighborHint::default();
-        for (i, &name) in names.iter().enumerate() {
-            let guess = self.worker(worker).and_then(|worker_names| neighbor.take(tree, worker_names, name));
-            if guess.is_none() || neighbor.own != 0 {
-                self.prefetch_some(worker, &names[i + 1..]);
+        let mut rest = names;
+        while let Some((&name, after)) = rest.split_first() {
+            if let Some(&soon) = after.get(AHEAD - 1) {
+                self.prefetch(worker, soon);
             }
-            let address = guess.or_else(|| self.resolve(tree, worker, name, leaving));
-            found += usize::from(self.remove_one(tree, worker, name, address, &mut leaving));
-            if guess.is_none() {
-                neighbor = self.neighbor_hint(tree, worker, leaving, address);
+            rest = after;
+            if self.orphans.has_waiting(worker) && self.orphans.remove(worker, name) {
+                found += 1;
+            } else if let Some(address) = self.resolve(tree, worker, name, leaving) {
+                let neighbors = self.remove_at(tree, worker, name, address, &mut leaving, after);
+                rest = &after[neighbors..];
+                found += 1 + neighbors;
             }
         }
         self.drop_leaving(tree, worker, leaving);
@@ -243,68 +209,74 @@ impl Reported {
         self.workers.get(usize::from(worker))?.as_deref()
     }
 
-    /// A hint around an address that the worker just removed, where it has one name for each span, stored once.
-    fn neighbor_hint<'g>(
-        &self,
-        tree: &PinnedTree<'_, 'g>,
-        worker: u16,
-        leaving: Unnamed,
-        address: Option<SpanAddress>,
-    ) -> NeighborHint<'g> {
-        let address =
-            address.filter(|address| address.node() == leaving.node && !self.orphans.has_waiting(worker));
-        let Some((address, worker_names)) = address.zip(self.worker(worker)) else {
-            return NeighborHint::default();
-        };
-        if !worker_names.extra_counts.is_empty() || worker_names.has_aliases() {
-            return NeighborHint::default();
-        }
-        let node = tree.node(address.node());
-        let held = tree.mask(node, worker) & !leaving.bits;
-        let own = held & worker_names.own_bits(node.id);
-        let shared = held & !own & tree.meta(node).named;
-        NeighborHint { node: Some(node), shared, own, at: address.offset() }
-    }
-
-    /// Prefetches the slots of a name that comes soon.
-    fn prefetch_some(&self, worker: u16, names: &[u64]) {
-        if let Some(&soon) = names.get(AHEAD - 1) {
-            self.prefetch(worker, soon);
-        }
-    }
-
-    /// Removes one name once, at the address where the worker holds it. Consecutive spans of one node are collected
-    /// in `leaving` and removed together.
-    fn remove_one(
+    /// Removes a name once, at the address where the worker holds it, and those of the names `after` it that belong to
+    /// its neighbours. Returns how many those are. Consecutive spans of one node are collected in `leaving` and removed
+    /// together.
+    fn remove_at(
         &mut self,
         tree: &mut PinnedTree<'_, '_>,
         worker: u16,
         name: u64,
-        address: Option<SpanAddress>,
+        address: SpanAddress,
         leaving: &mut Unnamed,
-    ) -> bool {
-        if self.orphans.has_waiting(worker) && self.orphans.remove(worker, name) {
-            return true;
-        }
-        let Some(address) = address else { return false };
+        after: &[u64],
+    ) -> usize {
+        let has_waiting = self.orphans.has_waiting(worker);
         let worker_names = self.worker_mut(worker);
         if worker_names.take_extra_count(name) {
-            return true;
+            return 0;
         }
         if worker_names.has_aliases() {
             self.drop_leaving(tree, worker, std::mem::take(leaving));
             self.release_name(tree, worker, name, address);
-            return true;
+            return 0;
         }
-        if !worker_names.own.is_empty() {
-            worker_names.own.remove(name, |at| at == address);
-        }
+        let has_counts = !worker_names.extra_counts.is_empty();
         if leaving.node != address.node() {
             self.drop_leaving(tree, worker, std::mem::take(leaving));
             leaving.node = address.node();
         }
-        leaving.bits |= 1 << address.offset();
-        true
+        let bit = 1 << address.offset();
+        leaving.bits |= bit;
+        let neighbors = if has_waiting || has_counts {
+            0
+        } else {
+            self.neighbors(tree, worker, *leaving, address, after)
+        };
+        leaving.bits |= neighbors;
+        self.worker_mut(worker).drop_own_names(leaving.node, bit | neighbors);
+        neighbors.count_ones() as usize
+    }
+
+    /// The spans around an address to which the first of these names belong, each a neighbour of the one before.
+    /// Engines evict chains from their ends, so most names are found here and not in the tables. For a worker that has
+    /// one name for each span, stored once.
+    fn neighbors(
+        &self,
+        tree: &PinnedTree<'_, '_>,
+        worker: u16,
+        leaving: Unnamed,
+        address: SpanAddress,
+        names: &[u64],
+    ) -> u64 {
+        let node = tree.node(address.node());
+        let meta = tree.meta(node);
+        let own_names = self.worker(worker).and_then(|worker_names| worker_names.own_names(node.id));
+        let mut held = tree.mask(node, worker) & !leaving.bits;
+        let own = own_names.map_or(0, |own| own.bits);
+        let is_it = |at: usize, name: u64| match own_names {
+            Some(names) if own >> at & 1 == 1 => names.names[at] == name,
+            _ => meta.named >> at & 1 == 1 && meta.names[at] == name,
+        };
+        let (mut at, mut neighbors) = (address.offset(), 0);
+        for &name in names {
+            let is_next = |&next: &usize| next < SPANS_A_NODE && held >> next & 1 == 1 && is_it(next, name);
+            let Some(next) = [at.wrapping_sub(1), at + 1].into_iter().find(is_next) else { break };
+            neighbors |= 1 << next;
+            held &= !(1 << next);
+            at = next;
+        }
+        neighbors
     }
 
     fn drop_leaving(&mut self, tree: &mut PinnedTree<'_, '_>, worker: u16, leaving: Unnamed) {
@@ -360,10 +332,8 @@ impl Reported {
         if worker_names.extra_counts.is_empty() {
             return;
         }
-        let mut shared = bits & tree.meta(node).named & !worker_names.own_bits(node.id);
-        while shared != 0 {
-            worker_names.extra_counts.remove(&tree.meta(node).names[shared.trailing_zeros() as usize]);
-            shared &= shared - 1;
+        for offset in offsets(bits & tree.meta(node).named & !worker_names.own_bits(node.id)) {
+            worker_names.extra_counts.remove(&tree.meta(node).names[offset]);
         }
     }
 

@@ -4,39 +4,53 @@
 //! one number per node. Only differences cost more: a span that this worker knows by another name, a name stored
 //! twice, a span with several names.
 
-use crate::name_table::{NameTable, SpanAddress};
-use crate::node::NodeId;
+use crate::name_table::{NameHash, NameTable, SpanAddress};
+use crate::node::{NodeId, offsets};
 use crate::number_map::NumberMap;
 use crate::table_hash::TableHash;
 
 /// One worker's names.
 pub(crate) struct WorkerNames {
-    /// The nodes in which the worker holds spans, each with a mask of the spans that it does *not* hold by their
-    /// shared name.
-    pub nodes: NumberMap<NodeId, u64>,
+    hash: TableHash,
+    /// The nodes in which the worker holds spans, each with the names of spans that the worker does *not* hold by
+    /// their shared name.
+    pub nodes: NumberMap<NodeId, Option<Box<OwnNames>>>,
     /// Addresses of the names that only this worker uses.
     pub own: NameTable,
-    /// By node and offset: the worker's own name of each span that has one.
-    own_names: NumberMap<NodeId, Vec<u64>>,
     /// How often each name was stored beyond the first time.
     pub extra_counts: NumberMap<u64, u32>,
     /// Further names of spans that have several.
     aliases: NumberMap<SpanAddress, Vec<u64>>,
-    /// Capacity of all lists of names.
-    listed: usize,
+    /// Bytes of all lists of names.
+    listed_bytes: usize,
     /// Bytes of this struct, as last counted.
     pub counted_bytes: usize,
+}
+
+/// A worker's own names of the spans of one node.
+#[derive(Default)]
+pub(crate) struct OwnNames {
+    /// The spans that have one.
+    pub bits: u64,
+    /// By offset.
+    pub names: Vec<u64>,
+}
+
+impl OwnNames {
+    fn bytes(&self) -> usize {
+        size_of::<OwnNames>() + self.names.capacity() * size_of::<u64>()
+    }
 }
 
 impl WorkerNames {
     pub fn new(hash: TableHash) -> WorkerNames {
         WorkerNames {
+            hash,
             nodes: NumberMap::new(hash),
-            own: NameTable::new(hash),
-            own_names: NumberMap::new(hash),
+            own: NameTable::default(),
             extra_counts: NumberMap::new(hash),
             aliases: NumberMap::new(hash),
-            listed: 0,
+            listed_bytes: 0,
             counted_bytes: 0,
         }
     }
@@ -49,29 +63,34 @@ impl WorkerNames {
         size_of::<WorkerNames>()
             + self.nodes.allocated()
             + self.own.allocated()
-            + self.own_names.allocated()
             + self.extra_counts.allocated()
             + self.aliases.allocated()
-            + self.listed * size_of::<u64>()
+            + self.listed_bytes
     }
 
     /// Whether the worker knows the span by a name of its own instead of the shared one.
     pub fn is_own(&self, address: SpanAddress) -> bool {
-        !self.own_names.is_empty() && self.own_bits(address.node()) >> address.offset() & 1 == 1
+        !self.own.is_empty() && self.own_bits(address.node()) >> address.offset() & 1 == 1
+    }
+
+    /// The worker's own names of a node's spans, if it has any.
+    #[inline]
+    pub fn own_names(&self, node: NodeId) -> Option<&OwnNames> {
+        self.nodes.get(&node)?.as_deref()
     }
 
     #[inline]
     pub fn own_bits(&self, node: NodeId) -> u64 {
-        self.nodes.get(&node).copied().unwrap_or(0)
+        self.own_names(node).map_or(0, |own| own.bits)
     }
 
     /// The address of one of the worker's own names.
     #[inline]
-    pub fn own_address(&self, name: u64) -> Option<SpanAddress> {
+    pub fn own_address(&self, name: u64, hash: NameHash) -> Option<SpanAddress> {
         if self.own.is_empty() {
             return None;
         }
-        self.own.find(name, |address| {
+        self.own.find(hash, |address| {
             self.own_name(address) == Some(name)
                 || self.aliases.get(&address).is_some_and(|names| names.contains(&name))
         })
@@ -79,38 +98,45 @@ impl WorkerNames {
 
     /// The worker's own name of a span, if it has one.
     pub fn own_name(&self, address: SpanAddress) -> Option<u64> {
-        let names = self.own_names.get(&address.node())?;
-        self.is_own(address).then(|| names[address.offset()])
+        let own = self.own_names(address.node())?;
+        (own.bits >> address.offset() & 1 == 1).then(|| own.names[address.offset()])
     }
 
     /// Records that the worker knows these spans of a node by names of its own; `names` begin at offset `from`. The
     /// caller has entered them into the table.
     pub fn set_own_names(&mut self, node: NodeId, mut bits: u64, from: usize, names: &[u64]) {
-        *self.nodes.get_or_default(node) |= bits;
-        let list = self.own_names.get_or_default(node);
-        let before = list.capacity();
+        let own = self.nodes.get_or_default(node);
+        let before = own.as_ref().map_or(0, |own| own.bytes());
+        let own = own.get_or_insert_default();
+        own.bits |= bits;
         let end = 64 - bits.leading_zeros() as usize;
-        if list.len() < end {
-            list.reserve_exact((from + names.len()).max(end) - list.len());
-            list.resize(end, 0);
+        if own.names.len() < end {
+            own.names.reserve_exact((from + names.len()).max(end) - own.names.len());
+            own.names.resize(end, 0);
         }
         while bits != 0 {
             let offset = bits.trailing_zeros() as usize;
-            list[offset] = names[offset - from];
+            own.names[offset] = names[offset - from];
             bits &= bits - 1;
         }
-        self.listed += list.capacity() - before;
+        self.listed_bytes += own.bytes() - before;
+    }
+
+    /// Records that the worker knows a span by its shared name.
+    fn set_shared(&mut self, address: SpanAddress) {
+        if let Some(own) = self.nodes.get_or_default(address.node()) {
+            own.bits &= !(1 << address.offset());
+        }
     }
 
     /// Records the name of a span that the worker did not hold before.
     pub fn add_name(&mut self, address: SpanAddress, name: u64, kind: NameKind) {
-        let bit = 1 << address.offset();
         match kind {
             NameKind::Own => {
-                self.own.insert(name, address);
-                self.set_own_names(address.node(), bit, address.offset(), &[name]);
+                self.own.insert(NameHash::of(self.hash, name), address);
+                self.set_own_names(address.node(), 1 << address.offset(), address.offset(), &[name]);
             }
-            NameKind::Shared => *self.nodes.get_or_default(address.node()) &= !bit,
+            NameKind::Shared => self.set_shared(address),
         }
     }
 
@@ -118,26 +144,26 @@ impl WorkerNames {
     pub fn add_alias(&mut self, address: SpanAddress, name: u64, kind: NameKind) {
         let alias = match kind {
             NameKind::Own => {
-                self.own.insert(name, address);
+                self.own.insert(NameHash::of(self.hash, name), address);
                 name
             }
             // The shared name comes first; the worker's own name becomes the alias.
             NameKind::Shared => {
                 let own = self.own_name(address).unwrap_or(name);
-                *self.nodes.get_or_default(address.node()) &= !(1 << address.offset());
+                self.set_shared(address);
                 own
             }
         };
         let list = self.aliases.get_or_default(address);
         let before = list.capacity();
         list.push(alias);
-        self.listed += list.capacity() - before;
+        self.listed_bytes += (list.capacity() - before) * size_of::<u64>();
     }
 
     /// Removes a name from a span that the worker holds under it. Returns false where that was its last name.
     pub fn remove_name(&mut self, address: SpanAddress, name: u64) -> bool {
         if !self.own.is_empty() {
-            self.own.remove(name, |at| at == address);
+            self.own.remove(NameHash::of(self.hash, name), address);
         }
         let Some(aliases) = self.aliases.get_mut(&address) else { return false };
         let left = match aliases.iter().position(|&alias| alias == name) {
@@ -148,7 +174,8 @@ impl WorkerNames {
             None => aliases.pop(),
         };
         if aliases.is_empty() {
-            self.listed -= self.aliases.remove(&address).map_or(0, |gone| gone.capacity());
+            let gone = self.aliases.remove(&address).map_or(0, |gone| gone.capacity());
+            self.listed_bytes -= gone * size_of::<u64>();
         }
         if let Some(heir) = left {
             self.set_own_names(address.node(), 1 << address.offset(), address.offset(), &[heir]);
@@ -200,31 +227,50 @@ impl WorkerNames {
         !self.aliases.is_empty()
     }
 
+    /// Takes the own names of these spans out of the table. The caller removes the spans.
+    pub fn drop_own_names(&mut self, node: NodeId, bits: u64) {
+        if self.own.is_empty() {
+            return;
+        }
+        let Some(Some(own)) = self.nodes.get(&node) else { return };
+        let mut hashes = [NameHash::default(); 64];
+        for offset in offsets(own.bits & bits) {
+            hashes[offset] = NameHash::of(self.hash, own.names[offset]);
+            self.own.prefetch(hashes[offset]);
+        }
+        for offset in offsets(own.bits & bits) {
+            self.own.remove(hashes[offset], SpanAddress::new(node, offset));
+        }
+    }
+
     /// Drops the own names and aliases of these spans, and their extra counts.
     pub fn forget_names(&mut self, node: NodeId, bits: u64) {
-        let own = if self.own_names.is_empty() { 0 } else { self.own_bits(node) & bits };
-        let mut left = if self.aliases.is_empty() { own } else { bits };
-        while left != 0 {
-            let address = SpanAddress::new(node, left.trailing_zeros() as usize);
+        self.drop_own_names(node, bits);
+        if !self.extra_counts.is_empty()
+            && let Some(Some(own)) = self.nodes.get(&node)
+        {
+            for offset in offsets(own.bits & bits) {
+                self.extra_counts.remove(&own.names[offset]);
+            }
+        }
+        for offset in offsets(if self.aliases.is_empty() { 0 } else { bits }) {
+            let address = SpanAddress::new(node, offset);
             let aliases = self.aliases.remove(&address).unwrap_or_default();
-            self.listed -= aliases.capacity();
-            for name in aliases.into_iter().chain(self.own_name(address)) {
-                self.own.remove(name, |at| at == address);
+            self.listed_bytes -= aliases.capacity() * size_of::<u64>();
+            for name in aliases {
+                self.own.remove(NameHash::of(self.hash, name), address);
                 self.extra_counts.remove(&name);
             }
-            left &= left - 1;
         }
     }
 
     /// Records which spans of a node the worker still holds.
     pub fn retain(&mut self, node: NodeId, left: u64) {
         if left == 0 {
-            self.nodes.remove(&node);
-            if !self.own_names.is_empty() {
-                self.listed -= self.own_names.remove(&node).map_or(0, |gone| gone.capacity());
-            }
-        } else if let Some(own) = self.nodes.get_mut(&node) {
-            *own &= left;
+            let gone = self.nodes.remove(&node).flatten();
+            self.listed_bytes -= gone.map_or(0, |gone| gone.bytes());
+        } else if let Some(Some(own)) = self.nodes.get_mut(&node) {
+            own.bits &= left;
         }
     }
 }

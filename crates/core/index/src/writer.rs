@@ -132,6 +132,8 @@ impl Writer {
     fn store_chain(&mut self, worker: u16, parent: Parent, chain: &Chain, offered: usize) -> Stored {
         let guard = &pin();
         let fitting = chain.names.len();
+        // A cache miss that the search for the parent hides.
+        chain.names.first().into_iter().for_each(|&name| self.reported.prefetch(worker, name));
         let point = match parent {
             Parent::Root(root) => {
                 Some(Point { node: self.tree.pin(guard).root_or_new(root.digest()), at: 0 })

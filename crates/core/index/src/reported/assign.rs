@@ -1,16 +1,27 @@
 //! How a worker comes to hold a range of spans under its engine's names.
 //!
 //! Two cases cover nearly all stores, and take one pass each: other workers hold these spans under the same names
-//! (`assign_shared`), or no worker holds them yet (`assign_new`). The rest is handled span by span: a name that the
-//! worker used elsewhere has moved, a name that it used here counts once more, and a name that differs from the
-//! shared one goes into its `WorkerNames`.
+//! (`assign_shared`), or the worker uses the names for the first time (`assign_fresh`). The rest is handled span by
+//! span: a name that the worker used elsewhere has moved, a name that it used here counts once more, and a name that
+//! differs from the shared one goes into its `WorkerNames`.
 
-use super::{AHEAD, ALIASES_MAX, HOMONYMS_MAX, Reported, Unnamed};
+use super::{AHEAD, ALIASES_MAX, HOMONYMS_MAX, Reported, SPANS_A_NODE, Unnamed};
 use crate::chain::{NodeRange, Origin};
-use crate::name_table::SpanAddress;
-use crate::node::NodeRef;
+use crate::name_table::{NameHash, NameTable, SpanAddress};
+use crate::node::{NodeRef, offsets};
 use crate::tree::PinnedTree;
 use crate::worker_names::NameKind;
+
+/// What became of the names of a range. Each is a set of spans.
+#[derive(Clone, Copy, Default)]
+struct Entered {
+    /// The name is now the span's shared name.
+    shared: u64,
+    /// The name is now the worker's own name of the span.
+    own: u64,
+    /// The name may be in use already.
+    doubtful: u64,
+}
 
 impl Reported {
     /// Gives the spans of a range to the worker, under these names.
@@ -22,123 +33,104 @@ impl Reported {
         names: &[u64],
         counts: &[u32],
     ) {
-        let holds_all = counts.iter().all(|&count| count == 1);
-        if holds_all
-            && (self.assign_shared(tree, worker, range, names) || self.assign_new(tree, worker, range, names))
-        {
+        if counts.iter().all(|&count| count == 1) && !self.orphans.has_waiting(worker) {
+            if !self.assign_shared(tree, worker, range, names) {
+                self.assign_fresh(tree, worker, range, names);
+            }
             return;
         }
         let wanted =
             (0..names.len()).filter(|&i| counts[i] > 0).fold(0, |bits, i| bits | 1 << (range.from + i));
         let mut unnamed = self.cover(tree, worker, range, wanted);
-        names.iter().take(AHEAD).for_each(|&name| self.prefetch(worker, name));
-        for (i, &name) in names.iter().enumerate().filter(|&(i, _)| counts[i] > 0) {
-            if let Some(&soon) = names.get(i + AHEAD) {
-                self.prefetch(worker, soon);
-            }
-            let address = SpanAddress::new(range.node.id, range.from + i);
-            if !self.assign_unheld(tree, worker, name, address, &mut unnamed) {
-                self.set_own_names(worker, &mut unnamed, range.from, names);
-                self.assign_one(tree, worker, name, address, unnamed);
-                unnamed.bits &= !(1 << address.offset());
-            }
-            if counts[i] > 1 {
-                *self.worker_mut(worker).extra_counts.get_or_default(name) += counts[i] - 1;
+        for offset in offsets(wanted) {
+            let (name, count) = (names[offset - range.from], counts[offset - range.from]);
+            self.assign_one(tree, worker, name, SpanAddress::new(range.node.id, offset), unnamed);
+            unnamed.bits &= !(1 << offset);
+            if count > 1 {
+                *self.worker_mut(worker).extra_counts.get_or_default(name) += count - 1;
             }
         }
-        self.set_own_names(worker, &mut unnamed, range.from, names);
     }
 
-    /// The second most common case: spans that no worker stored before. Names that may be in use already are handled
-    /// one by one afterwards.
-    fn assign_new(
+    /// The second most common case: names that the worker has not used before. They are entered together; those that
+    /// may be in use already are handled one by one afterwards.
+    fn assign_fresh(
         &mut self,
         tree: &mut PinnedTree<'_, '_>,
         worker: u16,
         range: NodeRange<'_>,
         names: &[u64],
-    ) -> bool {
-        let node = range.node;
-        if range.origin != Origin::New || self.orphans.has_waiting(worker) {
-            return false;
+    ) {
+        let (node, bits) = (range.node, range.bits());
+        let unnamed = self.cover(tree, worker, range, bits);
+        if range.origin == Origin::New {
+            tree.set_names(node, range.from, names);
         }
-        tree.set_names(node, range.from, names);
-        self.worker_mut(worker).nodes.get_or_default(node.id);
-        names.iter().take(AHEAD).for_each(|&name| self.prefetch(worker, name));
-        let mut doubtful = 0;
-        for (i, &name) in names.iter().enumerate() {
-            if let Some(&soon) = names.get(i + AHEAD) {
-                self.prefetch(worker, soon);
+        let entered = self.enter(tree, worker, range, names, unnamed.bits);
+        if range.origin == Origin::New {
+            tree.meta_mut(node).named |= entered.shared;
+        } else {
+            offsets(entered.shared).for_each(|at| tree.set_name(node, at, names[at - range.from]));
+        }
+        if entered.own != 0 {
+            self.worker_mut(worker).set_own_names(node.id, entered.own, range.from, names);
+        }
+        let mut left = Unnamed { node: node.id, bits: unnamed.bits & entered.doubtful };
+        for offset in offsets(entered.doubtful) {
+            let address = SpanAddress::new(node.id, offset);
+            self.assign_one(tree, worker, names[offset - range.from], address, left);
+            left.bits &= !(1 << offset);
+        }
+    }
+
+    /// Enters the names of spans that the worker did not hold into the tables: as shared names where spans have none,
+    /// else as the worker's own.
+    fn enter(
+        &mut self,
+        tree: &PinnedTree<'_, '_>,
+        worker: u16,
+        range: NodeRange<'_>,
+        names: &[u64],
+        unheld: u64,
+    ) -> Entered {
+        let meta = tree.meta(range.node);
+        let mut hashes = [NameHash::default(); SPANS_A_NODE];
+        for (hash, &name) in hashes.iter_mut().zip(names) {
+            *hash = NameHash::of(self.hash, name);
+        }
+        let hashes = &hashes[..names.len()];
+        let mut entered = Entered { doubtful: range.bits(), ..Entered::default() };
+        let shared = &mut self.shared;
+        let Some(worker_names) = self.workers[usize::from(worker)].as_deref_mut() else { return entered };
+        let own = &mut worker_names.own;
+        let has_own = !own.is_empty() || meta.named & range.bits() != 0;
+        let prefetch = |shared: &NameTable, own: &NameTable, hash: NameHash| {
+            shared.prefetch(hash);
+            if has_own {
+                own.prefetch(hash);
             }
-            let is_new = self.worker_mut(worker).own_address(name).is_none()
-                && self.shared.insert_new(name, SpanAddress::new(node.id, range.from + i));
-            doubtful |= u64::from(!is_new) << (range.from + i);
+        };
+        hashes.iter().take(AHEAD).for_each(|&hash| prefetch(shared, own, hash));
+        for (i, (&name, &hash)) in names.iter().zip(hashes).enumerate() {
+            if let Some(&soon) = hashes.get(i + AHEAD) {
+                prefetch(shared, own, soon);
+            }
+            let (offset, bit) = (range.from + i, 1 << (range.from + i));
+            let address = SpanAddress::new(range.node.id, offset);
+            // A name behind a span that the worker holds may come to that span first.
+            if unheld & bit == 0 {
+                break;
+            }
+            if meta.named & bit == 0 {
+                let is_new = !(has_own && own.contains(hash)) && shared.insert_new(hash, address);
+                entered.shared |= u64::from(is_new) << offset;
+            } else if meta.names[offset] != name {
+                let is_new = !shared.contains(hash) && own.insert_new(hash, address);
+                entered.own |= u64::from(is_new) << offset;
+            }
         }
-        tree.meta_mut(node).named |= range.bits() & !doubtful;
-        let mut unnamed = Unnamed { node: node.id, bits: doubtful, own: 0 };
-        while unnamed.bits != 0 {
-            let offset = unnamed.bits.trailing_zeros() as usize;
-            let name = names[offset - range.from];
-            self.assign_one(tree, worker, name, SpanAddress::new(node.id, offset), unnamed);
-            unnamed.bits &= unnamed.bits - 1;
-        }
-        true
-    }
-
-    /// The usual case of a span that the worker does not hold, under a name that it does not use. Returns false where
-    /// another case is possible.
-    fn assign_unheld(
-        &mut self,
-        tree: &mut PinnedTree<'_, '_>,
-        worker: u16,
-        name: u64,
-        address: SpanAddress,
-        unnamed: &mut Unnamed,
-    ) -> bool {
-        let (node, bit) = (tree.node(address.node()), 1 << address.offset());
-        if unnamed.bits & bit == 0 || self.orphans.has_waiting(worker) {
-            return false;
-        }
-        if tree.meta(node).named & bit == 0 {
-            return self.assign_unnamed(tree, worker, name, address, unnamed);
-        }
-        if tree.meta(node).names[address.offset()] == name || self.shared.find(name, |_| true).is_some() {
-            return false;
-        }
-        let is_new = self.worker_mut(worker).own.insert_new(name, address);
-        unnamed.own |= u64::from(is_new) << address.offset();
-        is_new
-    }
-
-    /// The same for a span without a shared name, which gets this one.
-    fn assign_unnamed(
-        &mut self,
-        tree: &mut PinnedTree<'_, '_>,
-        worker: u16,
-        name: u64,
-        address: SpanAddress,
-        unnamed: &mut Unnamed,
-    ) -> bool {
-        // Not `own_address`: names of this range may be in the table and not yet in the worker's list.
-        if self.worker_mut(worker).own.find(name, |_| true).is_some() {
-            return false;
-        }
-        let is_new = self.shared.insert_new(name, address);
-        if is_new {
-            let node = tree.node(address.node());
-            tree.set_name(node, address.offset(), name);
-            unnamed.bits &= !(1 << address.offset());
-        }
-        is_new
-    }
-
-    /// Records the spans of the range that the worker knows by names of its own. Until then they count as unnamed.
-    fn set_own_names(&mut self, worker: u16, unnamed: &mut Unnamed, from: usize, names: &[u64]) {
-        if unnamed.own != 0 {
-            self.worker_mut(worker).set_own_names(unnamed.node, unnamed.own, from, names);
-            unnamed.bits &= !unnamed.own;
-            unnamed.own = 0;
-        }
+        entered.doubtful &= !(entered.shared | entered.own);
+        entered
     }
 
     /// The most common case: spans that others hold under the same names, and this worker does not.
@@ -150,16 +142,17 @@ impl Reported {
         names: &[u64],
     ) -> bool {
         let (node, bits) = (range.node, range.bits());
-        if range.origin != Origin::Existing || self.homonyms > 0 || self.orphans.has_waiting(worker) {
+        if range.origin != Origin::Existing || self.homonyms > 0 {
             return false;
         }
         let meta = tree.meta(node);
         let mask = tree.mask(node, worker);
         let is_known = meta.named & bits == bits && meta.names[range.from..][..names.len()] == *names;
         // Without homonyms, only one of the worker's own names can stand for another address.
+        let hash = self.hash;
         let worker_names = self.worker_mut(worker);
-        if !is_known || mask & bits != 0 || names.iter().any(|&name| worker_names.own_address(name).is_some())
-        {
+        let is_own = |&name: &u64| worker_names.own_address(name, NameHash::of(hash, name)).is_some();
+        if !is_known || mask & bits != 0 || !worker_names.own.is_empty() && names.iter().any(is_own) {
             return false;
         }
         worker_names.nodes.get_or_default(node.id);
@@ -181,12 +174,14 @@ impl Reported {
         let before = if range.origin == Origin::New { mask & !range.bits() } else { mask };
         if mask != before | wanted {
             tree.set_mask(node, worker, before | wanted);
+        }
+        if wanted != range.bits() {
             self.to_prune.push(node.id);
         }
         if before | wanted != 0 {
             self.worker_mut(worker).nodes.get_or_default(node.id);
         }
-        Unnamed { node: node.id, bits: wanted & !before, own: 0 }
+        Unnamed { node: node.id, bits: wanted & !before }
     }
 
     /// Gives one span to the worker under one name.
@@ -255,7 +250,7 @@ impl Reported {
         }
         self.homonyms += usize::from(homonyms > 0);
         tree.set_name(node, address.offset(), name);
-        self.shared.insert(name, address);
+        self.shared.insert(NameHash::of(self.hash, name), address);
         NameKind::Shared
     }
 }

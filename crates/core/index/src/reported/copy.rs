@@ -6,8 +6,8 @@
 //! another one.
 
 use super::{Reported, Unnamed};
-use crate::name_table::SpanAddress;
-use crate::node::{NodeId, NodeRef, Serial};
+use crate::name_table::{NameHash, SpanAddress};
+use crate::node::{NodeId, NodeRef, Serial, offsets};
 use crate::tree::PinnedTree;
 use crate::worker_names::WorkerNames;
 
@@ -74,10 +74,12 @@ impl Reported {
         if self.worker(from).is_some_and(WorkerNames::has_aliases) || !offsets(bits).all(is_new) {
             return false;
         }
+        let hash = self.hash;
         let worker_names = self.worker_mut(to);
         worker_names.nodes.get_or_default(node.id);
         for offset in offsets(own) {
-            worker_names.own.insert(names[offset], SpanAddress::new(node.id, offset));
+            let address = SpanAddress::new(node.id, offset);
+            worker_names.own.insert(NameHash::of(hash, names[offset]), address);
         }
         if own != 0 {
             worker_names.set_own_names(node.id, own, 0, &names);
@@ -135,9 +137,4 @@ impl Reported {
             copied.push(name);
         }
     }
-}
-
-/// The offsets of the bits that are set, in ascending order.
-fn offsets(bits: u64) -> impl Iterator<Item = usize> {
-    (0..64).filter(move |offset| bits >> offset & 1 == 1)
 }

@@ -18,6 +18,7 @@ use warmroute_types::{Delivery, Micros};
 use crate::latency_model::{
     FeatureVector, LatencyModel, ObservedPrompt, ObservedStep, PrefillFeatures, QueuePosition,
 };
+use crate::load_summary::FreeQueue;
 use crate::prefill_steps::{ComputedPrompt, PendingSteps, ReportExpected};
 use crate::relative_latency::RelativeLatency;
 
@@ -282,6 +283,23 @@ impl PrefillQueue {
             external_waiting: self.external_waiting.load(Relaxed),
             kv_tokens: Some(self.kv_tokens.load(Relaxed)).filter(|&tokens| tokens > 0),
         }
+    }
+
+    /// What the forecast follows from while no prompt is booked and the worker is not slower than others.
+    pub(crate) fn if_free(&self) -> Option<FreeQueue> {
+        let relative_latency = f32::from_bits(self.relative_latency.load(Relaxed));
+        let is_free = self.prompts.load(Relaxed) == 0
+            && self.booked_us.load(Relaxed) == 0
+            && self.quiet_since.load(Relaxed) == u64::MAX
+            && relative_latency <= 1.0;
+        let external_waiting = u16::try_from(self.external_waiting.load(Relaxed)).ok()?;
+        is_free.then(|| FreeQueue {
+            booked_at: Micros(self.booked_at.load(Relaxed)),
+            kv_tokens: self.kv_tokens.load(Relaxed),
+            relative_latency,
+            external_waiting,
+            kind: self.kind(),
+        })
     }
 
     /// How many times as long as its engine kind's model the worker takes. One that looks slow and has not been tried for a while

@@ -32,7 +32,7 @@ use std::cmp::Reverse;
 use warmroute_types::Micros;
 
 use crate::numbers::mix;
-use crate::{Candidate, Choice, Policy, PolicyRequest};
+use crate::{Candidate, Choice, Estimate, Policy, PolicyRequest};
 
 /// Lowest expected time to first token, including the delay to other requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,9 +71,8 @@ const TIE_MS: f32 = 2.0;
 impl ExpectedTtft {
     /// Cost of sending the request to the candidate, for this request and for others.
     #[inline]
-    pub fn cost_ms(&self, candidate: &Candidate) -> f32 {
+    pub fn cost_ms(&self, estimate: &Estimate) -> f32 {
         let weight = |term: CostTerm, weight: f32| if self.without == Some(term) { 0.0 } else { weight };
-        let estimate = &candidate.estimate;
         let work_ms = estimate.prefill_ms - weight(CostTerm::Lacking, estimate.lacking_ms);
         let delayed = estimate.prompts_ahead as f32 + weight(CostTerm::Followers, estimate.followers);
         weight(CostTerm::Queue, estimate.queue_ms)
@@ -84,18 +83,32 @@ impl ExpectedTtft {
             + weight(CostTerm::Eviction, estimate.eviction_ms)
     }
 
-    fn totals(&self, candidates: &[Candidate]) -> Totals {
-        let none = Totals { least_ms: f32::INFINITY, warmth: 0, overlap_sum: 0, longest: 0 };
-        candidates.iter().fold(none, |so_far, candidate| {
-            let (cost_ms, tokens) = (self.cost_ms(candidate), candidate.overlap_tokens);
-            let is_least = cost_ms < so_far.least_ms;
-            Totals {
-                least_ms: if is_least { cost_ms } else { so_far.least_ms },
-                warmth: if is_least { tokens } else { so_far.warmth },
-                overlap_sum: so_far.overlap_sum + u64::from(tokens),
-                longest: so_far.longest.max(tokens),
-            }
-        })
+    /// Chooses by what this policy reads of the candidates, of which there is at least one.
+    pub fn choose_scored(
+        &self,
+        request: &PolicyRequest,
+        count: usize,
+        score: impl Fn(usize) -> Score,
+    ) -> Choice {
+        let Totals { least_ms, warmth, overlap_sum, longest } = totals((0..count).map(&score));
+        // Unpropagated load may occupy an idle worker, but does not take a cached prefix away.
+        let warm_limit_ms = self.limit_ms(least_ms, request.unpropagated_load);
+        let cold_limit_ms = self.limit_ms(least_ms, Micros::ZERO);
+        let has_few_holders = has_few_holders(request.prompt_tokens, count as u64, overlap_sum, longest);
+        let holder_tokens = |index: usize| if has_few_holders { score(index).overlap_tokens } else { 0 };
+        let is_tied = |index: &usize| {
+            let Score { cost_ms, overlap_tokens, .. } = score(*index);
+            cost_ms <= if overlap_tokens >= warmth { warm_limit_ms } else { cold_limit_ms }
+        };
+        let tied = (0..count).filter(is_tied);
+        // Without few holders all count as equally warm, and another pass would say nothing.
+        let most = if has_few_holders { tied.clone().map(holder_tokens).max().unwrap_or(0) } else { 0 };
+        let equals = tied.filter(|&index| holder_tokens(index) == most);
+        let preference = |index: usize| -> (Reverse<Micros>, u64) {
+            (Reverse(score(index).idle), mix(request.random ^ index as u64))
+        };
+        let index = nth_preferred(request.router_rank, equals, preference).unwrap_or(0);
+        Choice { index, reason: reason(score(index).overlap_tokens, longest) }
     }
 
     /// The highest cost that ties with the lowest.
@@ -113,27 +126,39 @@ impl Policy for ExpectedTtft {
     }
 
     fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
-        let Totals { least_ms, warmth, overlap_sum, longest } = self.totals(candidates);
-        let limit_ms = |c: &Candidate| {
-            // Unpropagated load may occupy an idle worker, but does not take a cached prefix away.
-            let unpropagated_load =
-                if c.overlap_tokens >= warmth { request.unpropagated_load } else { Micros::ZERO };
-            self.limit_ms(least_ms, unpropagated_load)
-        };
-        let has_few_holders =
-            has_few_holders(request.prompt_tokens, candidates.len() as u64, overlap_sum, longest);
-        let holder_tokens = |index: usize| if has_few_holders { candidates[index].overlap_tokens } else { 0 };
-        let is_tied = |index: &usize| self.cost_ms(&candidates[*index]) <= limit_ms(&candidates[*index]);
-        let tied = (0..candidates.len()).filter(is_tied);
-        // Without few holders all count as equally warm, and another pass would say nothing.
-        let most = if has_few_holders { tied.clone().map(holder_tokens).max().unwrap_or(0) } else { 0 };
-        let equals = tied.filter(|&index| holder_tokens(index) == most);
-        let preference = |index: usize| -> (Reverse<Micros>, u64) {
-            (Reverse(candidates[index].estimate.idle), mix(request.random ^ index as u64))
-        };
-        let index = nth_preferred(request.router_rank, equals, preference).unwrap_or(0);
-        Choice { index, reason: reason(&candidates[index], longest) }
+        self.choose_scored(request, candidates.len(), |index| {
+            let Candidate { estimate, overlap_tokens, .. } = &candidates[index];
+            Score { cost_ms: self.cost_ms(estimate), overlap_tokens: *overlap_tokens, idle: estimate.idle }
+        })
     }
+
+    fn is_expected_ttft(&self) -> bool {
+        *self == ExpectedTtft::default()
+    }
+}
+
+/// What this policy reads of a candidate.
+#[derive(Clone, Copy, Debug)]
+pub struct Score {
+    /// [`ExpectedTtft::cost_ms`].
+    pub cost_ms: f32,
+    /// Tokens from the start of the prompt that the worker's cache is believed to hold.
+    pub overlap_tokens: u32,
+    /// Time since the worker was last assigned a request.
+    pub idle: Micros,
+}
+
+fn totals(scores: impl Iterator<Item = Score>) -> Totals {
+    let none = Totals { least_ms: f32::INFINITY, warmth: 0, overlap_sum: 0, longest: 0 };
+    scores.fold(none, |so_far, Score { cost_ms, overlap_tokens, .. }| {
+        let is_least = cost_ms < so_far.least_ms;
+        Totals {
+            least_ms: if is_least { cost_ms } else { so_far.least_ms },
+            warmth: if is_least { overlap_tokens } else { so_far.warmth },
+            overlap_sum: so_far.overlap_sum + u64::from(overlap_tokens),
+            longest: so_far.longest.max(overlap_tokens),
+        }
+    })
 }
 
 /// What a choice needs to know of all candidates, found in one pass: with thousands of them each pass counts.
@@ -174,8 +199,8 @@ fn has_few_holders(prompt_tokens: u32, candidates: u64, overlap_sum: u64, longes
     is_rare && 2 * most >= u64::from(prompt_tokens)
 }
 
-fn reason(chosen: &Candidate, longest: u32) -> &'static str {
-    match chosen.overlap_tokens {
+fn reason(overlap_tokens: u32, longest: u32) -> &'static str {
+    match overlap_tokens {
         0 if longest == 0 => "soonest",
         tokens if tokens == longest => "soonest_warmest",
         _ => "soonest_though_colder",
@@ -185,7 +210,6 @@ fn reason(chosen: &Candidate, longest: u32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Estimate;
     use crate::numbers::fixtures::*;
 
     /// (queue ms, prefill ms, prompts ahead, step ms)

@@ -11,7 +11,7 @@ use warmroute_types::{
 use crate::adapter_slots::AdapterSlots;
 use crate::engine_kinds::EngineKinds;
 use crate::fault_attribution::{BREAKS_MIN, FaultAttribution, OutcomeCounts, Verdict};
-use crate::load_summary::{ChangeGuard, LoadSummary};
+use crate::load_summary::ChangeGuard;
 use crate::outlier::Outliers;
 use crate::prefill_queue::{PrefillQueue, Ticket};
 use crate::worker_load::WorkerLoad;
@@ -575,20 +575,14 @@ impl Fleet {
         self.versions[worker.index()].load(Acquire)
     }
 
-    /// A copy of what decisions read of a worker, as of this version.
-    #[cold]
-    pub(crate) fn summary(&self, worker: WorkerId, version: u64) -> LoadSummary {
-        self.load(worker).summary(worker, version, self.queue(worker).if_free())
-    }
-
-    /// A worker's load and queue, to change what a [`LoadSummary`] copies.
+    /// A worker's load and queue, to change what a [`LoadSummary`](crate::LoadSummary) copies.
     pub(crate) fn change(&self, worker: WorkerId) -> ChangeGuard<'_> {
         let version = &self.versions[worker.index()];
         ChangeGuard { load: self.load(worker), queue: self.queue(worker), version }
     }
 
     #[inline]
-    fn queue(&self, worker: WorkerId) -> &PrefillQueue {
+    pub(crate) fn queue(&self, worker: WorkerId) -> &PrefillQueue {
         &self.queues[worker.index()]
     }
 

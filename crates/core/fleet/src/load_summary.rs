@@ -1,16 +1,16 @@
-//! What a decision reads of every worker, copied into one cache line.
+//! What a decision reads of a worker that has no prompts ahead, copied into one cache line.
 //!
-//! A worker's load and queue are atomics in three cache lines, and thousands of workers do not fit into a core's cache. Few
-//! workers change between two decisions, so a decision keeps a copy and compares a version: every change of what
-//! is copied increments it afterwards ([`ChangeGuard`]), and a copy with another version is renewed ([`Fleet::refresh`]). A copy that
-//! is taken during a change has the version before it, so the next decision takes another.
+//! A worker's load and queue are atomics in three cache lines, and those of thousands of workers do not fit into a core's
+//! cache. Few workers change between two decisions, so a decision keeps a copy and compares a version. Every change of
+//! what is copied increments the version afterwards ([`ChangeGuard`]), and a copy of another version is renewed
+//! ([`Fleet::refresh`]). A copy that is taken during a change has the version before it, so the next decision takes another.
 
 use std::sync::atomic::{AtomicU64, Ordering::Release};
 
 use warmroute_types::{Micros, WorkerId, WorkerState};
 
 use crate::Fleet;
-use crate::prefill_queue::{PrefillQueue, QueueForecast};
+use crate::prefill_queue::PrefillQueue;
 use crate::worker_load::WorkerLoad;
 
 /// A copy of what most decisions need of a worker.
@@ -21,37 +21,32 @@ pub struct LoadSummary {
     pub(crate) version: u64,
     /// The worker.
     pub worker: WorkerId,
-    /// The worker's state, which decides whether it may be chosen.
+    /// The worker's state.
     pub state: WorkerState,
-    /// A trial request is in flight on a recovering worker.
-    pub(crate) is_on_trial: bool,
-    /// In tenths of a second.
-    pub(crate) paused_until: u32,
+    /// Whether the worker may get a request now, regardless of pauses.
+    pub takes_requests: bool,
+    /// The worker gets no requests before this time.
+    pub paused_until: Micros,
     /// Requests in flight.
     pub in_flight: u32,
     /// Context tokens of the requests in flight.
     pub decode_tokens: u64,
     /// Time of the engine's last report; zero without one.
-    pub(crate) reported_at: Micros,
-    /// Whether `free_queue` is there. An `Option` would take eight bytes more.
-    pub(crate) has_free_queue: bool,
-    pub(crate) free_queue: FreeQueue,
+    pub reported_at: Micros,
+    /// Whether no prompts are ahead of a new one, and the worker is not slower than others. Otherwise its
+    /// [`QueueForecast`](crate::QueueForecast) depends on the time in more than `idle`.
+    pub is_free: bool,
+    /// The other fields are those of the forecast.
+    pub kind: u8,
+    /// How many times as long as its engine kind's model the worker takes.
+    pub relative_latency: f32,
+    /// Tokens of the worker's KV cache; 0 = unknown.
+    pub kv_tokens: u64,
+    /// When the last prompt was booked.
+    pub booked_at: Micros,
 }
 
 const _: () = assert!(size_of::<LoadSummary>() == 64, "a summary is one cache line");
-
-/// A prefill queue without prompts, of a worker that is not slower than others: nothing of its forecast changes with time, except
-/// how long it has been idle.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct FreeQueue {
-    pub booked_at: Micros,
-    /// 0 = unknown.
-    pub kv_tokens: u64,
-    pub relative_latency: f32,
-    /// `u16`, so that a summary is one cache line; a queue with more is not copied.
-    pub external_waiting: u16,
-    pub kind: u8,
-}
 
 impl LoadSummary {
     /// A copy that must be refreshed before it is read.
@@ -60,46 +55,22 @@ impl LoadSummary {
             version: 0,
             worker,
             state: WorkerState::Starting,
-            is_on_trial: false,
-            paused_until: 0,
+            takes_requests: false,
+            paused_until: Micros::ZERO,
             in_flight: 0,
             decode_tokens: 0,
             reported_at: Micros::ZERO,
-            has_free_queue: false,
-            free_queue: FreeQueue::default(),
+            is_free: false,
+            kind: 0,
+            relative_latency: 1.0,
+            kv_tokens: 0,
+            booked_at: Micros::ZERO,
         }
-    }
-
-    /// Whether the worker may get a request now, regardless of pauses.
-    #[inline]
-    pub fn takes_requests(&self) -> bool {
-        self.state.takes_requests() && !self.is_on_trial
-    }
-
-    /// Whether the worker is paused.
-    #[inline]
-    pub fn is_paused(&self, now: Micros) -> bool {
-        now < WorkerLoad::pause_end(self.paused_until)
     }
 
     /// Whether the engine has reported its load within this time.
-    #[inline]
     pub fn has_report(&self, now: Micros, age_max: Micros) -> bool {
         self.reported_at != Micros::ZERO && now.since(self.reported_at) <= age_max
-    }
-}
-
-impl FreeQueue {
-    #[inline]
-    pub(crate) fn forecast(&self, now: Micros) -> QueueForecast {
-        QueueForecast {
-            idle: now.since(self.booked_at),
-            kv_tokens: Some(self.kv_tokens).filter(|&tokens| tokens > 0),
-            relative_latency: self.relative_latency,
-            kind: self.kind,
-            external_waiting: self.external_waiting.into(),
-            ..QueueForecast::default()
-        }
     }
 }
 
@@ -132,12 +103,20 @@ impl Fleet {
         self.summary(worker, self.version(worker))
     }
 
-    /// The queue ahead of a prompt sent to this worker now; the same as [`Fleet::forecast`].
-    #[inline]
-    pub fn forecast_of(&self, summary: &LoadSummary, now: Micros) -> QueueForecast {
-        match summary.has_free_queue {
-            true => summary.free_queue.forecast(now),
-            false => self.forecast(summary.worker, now),
-        }
+    /// The same, as of this version.
+    #[cold]
+    fn summary(&self, worker: WorkerId, version: u64) -> LoadSummary {
+        let load = self.load_view(worker);
+        let summary = LoadSummary {
+            version,
+            state: load.state,
+            takes_requests: load.takes_requests(),
+            paused_until: load.paused_until,
+            in_flight: load.in_flight,
+            decode_tokens: load.decode_tokens,
+            reported_at: load.report.map_or(Micros::ZERO, |report| report.at),
+            ..LoadSummary::unread(worker)
+        };
+        self.queue(worker).summarize(summary)
     }
 }

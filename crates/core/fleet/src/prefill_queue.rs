@@ -18,7 +18,7 @@ use warmroute_types::{Delivery, Micros};
 use crate::latency_model::{
     FeatureVector, LatencyModel, ObservedPrompt, ObservedStep, PrefillFeatures, QueuePosition,
 };
-use crate::load_summary::FreeQueue;
+use crate::load_summary::LoadSummary;
 use crate::prefill_steps::{ComputedPrompt, PendingSteps, ReportExpected};
 use crate::relative_latency::RelativeLatency;
 
@@ -285,21 +285,21 @@ impl PrefillQueue {
         }
     }
 
-    /// What the forecast follows from while no prompt is booked and the worker is not slower than others.
-    pub(crate) fn if_free(&self) -> Option<FreeQueue> {
+    /// Adds what decisions read to a copy of the worker's load.
+    pub(crate) fn summarize(&self, load: LoadSummary) -> LoadSummary {
         let relative_latency = f32::from_bits(self.relative_latency.load(Relaxed));
-        let is_free = self.prompts.load(Relaxed) == 0
-            && self.booked_us.load(Relaxed) == 0
-            && self.quiet_since.load(Relaxed) == u64::MAX
-            && relative_latency <= 1.0;
-        let external_waiting = u16::try_from(self.external_waiting.load(Relaxed)).ok()?;
-        is_free.then(|| FreeQueue {
-            booked_at: Micros(self.booked_at.load(Relaxed)),
-            kv_tokens: self.kv_tokens.load(Relaxed),
-            relative_latency,
-            external_waiting,
+        LoadSummary {
+            is_free: self.prompts.load(Relaxed) == 0
+                && self.booked_us.load(Relaxed) == 0
+                && self.quiet_since.load(Relaxed) == u64::MAX
+                && self.external_waiting.load(Relaxed) == 0
+                && relative_latency <= 1.0,
             kind: self.kind(),
-        })
+            relative_latency,
+            kv_tokens: self.kv_tokens.load(Relaxed),
+            booked_at: Micros(self.booked_at.load(Relaxed)),
+            ..load
+        }
     }
 
     /// How many times as long as its engine kind's model the worker takes. One that looks slow and has not been tried for a while

@@ -7,11 +7,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use warmroute_types::{CacheView, LoadReport, Micros, WorkerId, WorkerState};
+use warmroute_types::{CacheView, LoadReport, Micros, WorkerState};
 
 use crate::BookedWork;
 use crate::cache_belief::{AtomicCacheBelief, CacheBelief};
-use crate::load_summary::{FreeQueue, LoadSummary};
 
 /// State and load of one worker.
 #[derive(Debug, Default)]
@@ -285,34 +284,7 @@ impl WorkerLoad {
         self.booked_since.store(0, Relaxed);
     }
 
-    /// The end of a pause that is given in tenths of a second.
-    #[inline]
-    pub(crate) fn pause_end(tenths: u32) -> Micros {
-        Micros(u64::from(tenths) * TENTH)
-    }
-
-    /// What decisions read, as of this version.
-    pub(crate) fn summary(
-        &self,
-        worker: WorkerId,
-        version: u64,
-        free_queue: Option<FreeQueue>,
-    ) -> LoadSummary {
-        LoadSummary {
-            version,
-            worker,
-            state: self.state(),
-            is_on_trial: self.state.load(Relaxed) >= ON_TRIAL,
-            paused_until: self.paused_until.load(Relaxed),
-            in_flight: self.in_flight(),
-            decode_tokens: self.decode_tokens.load(Relaxed),
-            reported_at: Micros(self.reported_at.load(Relaxed)),
-            has_free_queue: free_queue.is_some(),
-            free_queue: free_queue.unwrap_or_default(),
-        }
-    }
-
-    // Decisions read a few fields of some workers: inlined, the others are not computed.
+    // Decisions read a few fields of every worker: inlined, the others are not computed.
     #[inline]
     pub(crate) fn view(&self) -> WorkerLoadView {
         let at = Micros(self.reported_at.load(Relaxed));
@@ -329,7 +301,7 @@ impl WorkerLoad {
         WorkerLoadView {
             state: self.state(),
             is_on_trial: self.state.load(Relaxed) >= ON_TRIAL,
-            paused_until: WorkerLoad::pause_end(self.paused_until.load(Relaxed)),
+            paused_until: Micros(u64::from(self.paused_until.load(Relaxed)) * TENTH),
             in_flight: self.in_flight(),
             prefill_tokens: self.prefill_tokens.load(Relaxed),
             decode_tokens: self.decode_tokens.load(Relaxed),

@@ -95,19 +95,16 @@ impl ExpectedTtft {
         let warm_limit_ms = self.limit_ms(least_ms, request.unpropagated_load);
         let cold_limit_ms = self.limit_ms(least_ms, Micros::ZERO);
         let has_few_holders = has_few_holders(request.prompt_tokens, count as u64, overlap_sum, longest);
-        let holder_tokens = |index: usize| if has_few_holders { score(index).overlap_tokens } else { 0 };
-        let is_tied = |index: &usize| {
-            let Score { cost_ms, overlap_tokens, .. } = score(*index);
-            cost_ms <= if overlap_tokens >= warmth { warm_limit_ms } else { cold_limit_ms }
-        };
-        let tied = (0..count).filter(is_tied);
+        let tied = (0..count).map(|index| (index, score(index))).filter(|(_, score)| {
+            score.cost_ms <= if score.overlap_tokens >= warmth { warm_limit_ms } else { cold_limit_ms }
+        });
         // Without few holders all count as equally warm, and another pass would say nothing.
-        let most = if has_few_holders { tied.clone().map(holder_tokens).max().unwrap_or(0) } else { 0 };
-        let equals = tied.filter(|&index| holder_tokens(index) == most);
-        let preference = |index: usize| -> (Reverse<Micros>, u64) {
-            (Reverse(score(index).idle), mix(request.random ^ index as u64))
-        };
-        let index = nth_preferred(request.router_rank, equals, preference).unwrap_or(0);
+        let holder_tokens = |score: Score| if has_few_holders { score.overlap_tokens } else { 0 };
+        let held = tied.clone().map(|(_, score)| holder_tokens(score));
+        let most = if has_few_holders { held.max().unwrap_or(0) } else { 0 };
+        let equals = tied.filter(|(_, score)| holder_tokens(*score) == most);
+        let idle = equals.map(|(index, score)| (index, score.idle));
+        let index = nth_preferred(request, idle).unwrap_or(0);
         Choice { index, reason: reason(score(index).overlap_tokens, longest) }
     }
 
@@ -171,23 +168,38 @@ struct Totals {
     longest: u32,
 }
 
-/// The item at position `router_rank` in order of preference, modulo the count. One pass per position,
-/// without allocation.
-fn nth_preferred<M: Ord>(
-    router_rank: u32,
-    equals: impl Iterator<Item = usize> + Clone,
-    preference: impl Fn(usize) -> M,
+/// The candidate at the router's position in order of preference, modulo the count: the longest idle first, then by lot. One
+/// pass per position, without allocation.
+fn nth_preferred(
+    request: &PolicyRequest,
+    equals: impl Iterator<Item = (usize, Micros)> + Clone,
 ) -> Option<usize> {
-    let mut chosen = equals.clone().min_by_key(|&index| preference(index))?;
-    let steps = if router_rank == 0 { 0 } else { router_rank as usize % equals.clone().count() };
+    let lot = |index: usize| mix(request.random ^ index as u64);
+    let preference = |(index, idle): (usize, Micros)| (Reverse(idle), lot(index));
+    let mut chosen = most_preferred(equals.clone(), lot)?;
+    let rank = request.router_rank as usize;
+    let steps = if rank == 0 { 0 } else { rank % equals.clone().count() };
     for _ in 0..steps {
         let before = preference(chosen);
-        chosen = equals
-            .clone()
-            .filter(|&index| preference(index) > before)
-            .min_by_key(|&index| preference(index))?;
+        chosen = most_preferred(equals.clone().filter(|&next| preference(next) > before), lot)?;
     }
-    Some(chosen)
+    Some(chosen.0)
+}
+
+/// The longest idle candidate, of several the one with the lowest lot. Lots are drawn only where they decide.
+fn most_preferred(
+    equals: impl Iterator<Item = (usize, Micros)>,
+    lot: impl Fn(usize) -> u64,
+) -> Option<(usize, Micros)> {
+    let mut best = None;
+    for (index, idle) in equals {
+        match best {
+            Some((_, longest, _)) if idle < longest => {}
+            Some((_, longest, lowest)) if idle == longest && lot(index) >= lowest => {}
+            _ => best = Some((index, idle, lot(index))),
+        }
+    }
+    best.map(|(index, idle, _)| (index, idle))
 }
 
 /// Whether the prompt continues a conversation that few workers hold: the longest overlap covers at least

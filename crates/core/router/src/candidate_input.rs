@@ -69,29 +69,34 @@ impl CandidateInput<'_> {
     /// Whether the worker may get this request.
     #[inline]
     pub(crate) fn is_usable(&self, load: &LoadSummary, paused: PausedWorkers) -> bool {
-        let is_skipped = paused == PausedWorkers::Skip && load.is_paused(self.context.now);
+        let is_skipped = paused == PausedWorkers::Skip && self.context.now < load.paused_until;
         let is_stored_here =
-            self.request.stored_at == Some(load.worker) && load.state == WorkerState::Draining;
-        let takes_it = load.takes_requests() || is_stored_here;
+            || self.request.stored_at == Some(load.worker) && load.state == WorkerState::Draining;
+        let takes_it = load.takes_requests || is_stored_here();
         let has_room = takes_it && load.in_flight < self.context.in_flight_max;
         has_room && !is_skipped && self.request.usable().includes(load.worker)
     }
 
-    /// The expected overlap with a worker's cache. Most workers hold nothing of a prompt.
+    /// Whether the worker is believed to hold nothing of the prompt, as most are.
+    #[inline]
+    pub(crate) fn finds_nothing(&self, worker: WorkerId) -> bool {
+        self.request.known_tokens.is_none()
+            && self.scratch.overlap_bytes(worker) == 0
+            && (self.request.texts.is_empty() || !self.scratch.held(worker).has_tokens())
+    }
+
+    /// The expected overlap with a worker's cache.
     #[inline]
     pub(crate) fn found(&self, worker: WorkerId) -> PromptOverlap {
-        let holds_nothing = self.scratch.overlap_bytes(worker) == 0
-            && (self.request.texts.is_empty() || !self.scratch.held(worker).has_tokens());
-        if holds_nothing && self.request.known_tokens.is_none() {
-            return PromptOverlap::none_of(self.prompt_tokens);
+        match self.finds_nothing(worker) {
+            true => PromptOverlap::none_of(self.prompt_tokens),
+            false => self.overlap(worker),
         }
-        let load = self.context.fleet.load_view(worker);
-        self.overlap(worker, &load, &self.expectation(worker, &load))
     }
 
     /// The inputs of the prefill prediction for a worker.
     pub(crate) fn features(&self, load: &LoadSummary) -> PrefillFeatures {
-        let forecast = self.context.fleet.forecast_of(load, self.context.now);
+        let forecast = self.context.fleet.forecast(load.worker, self.context.now);
         estimate::features(load, &forecast, self.found(load.worker))
     }
 
@@ -103,8 +108,11 @@ impl CandidateInput<'_> {
         Expectation { view, generation, evicted_blocks, presumed_bytes, prediction }
     }
 
-    fn overlap(&self, worker: WorkerId, load: &WorkerLoadView, expectation: &Expectation) -> PromptOverlap {
-        let Expectation { presumed_bytes, prediction, .. } = *expectation;
+    /// The expected overlap with a worker's cache that holds something. Few do, so this is out of line.
+    #[inline(never)]
+    fn overlap(&self, worker: WorkerId) -> PromptOverlap {
+        let load = self.context.fleet.load_view(worker);
+        let Expectation { presumed_bytes, prediction, .. } = self.expectation(worker, &load);
         // Engines always compute the last token for its logits.
         let usable = self.prompt_tokens.saturating_sub(1);
         let presumed = match presumed_bytes {

@@ -19,7 +19,7 @@ use crate::candidate_input::{CandidateInput, DecisionContext, PausedWorkers};
 use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
 use crate::conversation_length::{ConversationLength, Turn};
 use crate::demand::Demand;
-use crate::estimate::{self, EstimateTime};
+use crate::estimate::{ColdEstimates, EstimateTime, PromptOverlap, estimate};
 
 /// The state inside the critical section. Memory is reserved when members change, not per decision.
 #[derive(Default)]
@@ -82,7 +82,7 @@ impl DecisionState {
         }
     }
 
-    /// The member behind a candidate, with its load, estimate and overlap.
+    /// The worker behind a candidate, its load, its estimate and its overlap.
     pub(crate) fn chosen(&self, index: usize) -> (&Arc<Worker>, &LoadSummary, &Estimate, u32) {
         let ScoredMember { place, overlap_tokens, ref estimate, .. } = self.scored[index];
         let place = place as usize;
@@ -137,36 +137,40 @@ impl DecisionState {
         let CandidateInput { context: DecisionContext { fleet, now, adapter, .. }, .. } = *input;
         let DecisionState { summaries, scored, .. } = self;
         scored.clear();
-        // Neighbouring members mostly serve the same model, so its cost is read once.
-        let (mut kind, mut cost) = (0, fleet.prefill_cost(0));
-        let at = EstimateTime { now: *now, report_age_max: input.context.report_age_max };
         let turn = input.scratch.turn(input.request.prompt);
         let step_weight = turn.map_or(1.0, |turn| self.conversation_length.step_weight(turn));
+        let at = EstimateTime { now: *now, report_age_max: input.context.report_age_max };
+        // Members mostly serve the same model.
+        let (kind, prompt_tokens) = (summaries.first().map_or(0, |load| load.kind), input.prompt_tokens);
+        let cost = fleet.prefill_cost(kind);
+        let cold = ColdEstimates::new(kind, cost, prompt_tokens, step_weight, *now);
         let (mut overlap_sum, mut longest, mut anywhere_ms) = (0_u64, 0, f32::INFINITY);
         for (place, load) in (0..).zip(summaries) {
             fleet.refresh(load);
             if !input.is_usable(load, paused) {
                 continue;
             }
-            let found = input.found(load.worker);
-            let forecast = fleet.forecast_of(load, *now);
-            if forecast.kind != kind {
-                (kind, cost) = (forecast.kind, fleet.prefill_cost(forecast.kind));
+            if cold.apply_to(load) && input.finds_nothing(load.worker) {
+                let estimate = cold.of(load);
+                anywhere_ms = lesser(anywhere_ms, estimate.work_ms());
+                scored.push(ScoredMember { place, overlap_tokens: 0, restorable_tokens: 0, estimate });
+                continue;
             }
-            let mut estimate = estimate::estimate(load, &forecast, &cost, found, at);
+            let (found, forecast) = (input.found(load.worker), fleet.forecast(load.worker, *now));
+            let PromptOverlap { overlap_tokens, restorable_tokens, .. } = found;
+            let other = (forecast.kind != kind).then(|| fleet.prefill_cost(forecast.kind));
+            let mut estimate = estimate(load, &forecast, other.as_ref().unwrap_or(&cost), found, at);
             estimate.step_ms *= step_weight;
-            if let Some(adapter) = *adapter {
-                estimate.adapter_ms = fleet.adapter_load_ms(load.worker, adapter, *now);
-            }
-            overlap_sum += u64::from(found.overlap_tokens);
-            longest = found.overlap_tokens.max(longest);
+            overlap_sum += u64::from(overlap_tokens);
+            longest = overlap_tokens.max(longest);
             anywhere_ms = lesser(anywhere_ms, estimate.work_ms());
-            scored.push(ScoredMember {
-                place,
-                overlap_tokens: found.overlap_tokens,
-                restorable_tokens: found.restorable_tokens,
-                estimate,
-            });
+            scored.push(ScoredMember { place, overlap_tokens, restorable_tokens, estimate });
+        }
+        if let Some(adapter) = *adapter {
+            for ScoredMember { place, estimate, .. } in scored {
+                let worker = self.members[*place as usize].id;
+                estimate.adapter_ms = fleet.adapter_load_ms(worker, adapter, *now);
+            }
         }
         self.candidates.clear();
         self.longest_match = longest;
@@ -207,21 +211,21 @@ impl DecisionState {
         let DecisionContext { fleet, now, routers, .. } = *context;
         let followers_per_ms = self.demand.followers_per_ms(self.members.len(), routers, now);
         let later_requests = turn.map_or(0.0, |turn| self.conversation_length.later_requests(turn));
-        self.next_best = NextBest::default();
+        let (mut next_best, members) = (NextBest::default(), &self.members);
         self.scores.clear();
-        for (index, ScoredMember { place, overlap_tokens, estimate, .. }) in
-            self.scored.iter_mut().enumerate()
-        {
+        self.scores.extend(self.scored.iter_mut().enumerate().map(|(index, scored)| {
+            let ScoredMember { place, overlap_tokens, estimate, .. } = scored;
             estimate.anywhere_ms = anywhere_ms;
             estimate.followers = followers_per_ms * (estimate.work_ms() + anywhere_ms);
             if later_requests > 0.0 {
-                let evicted_ms = eviction_ms(fleet, self.members[*place as usize].id, anywhere_ms, now);
+                let evicted_ms = eviction_ms(fleet, members[*place as usize].id, anywhere_ms, now);
                 estimate.eviction_ms = later_requests * evicted_ms;
             }
             let cost_ms = ExpectedTtft::default().cost_ms(estimate);
-            self.next_best.offer(index, cost_ms);
-            self.scores.push(Score { cost_ms, overlap_tokens: *overlap_tokens, idle: estimate.idle });
-        }
+            next_best.offer(index, cost_ms);
+            Score { cost_ms, overlap_tokens: *overlap_tokens, idle: estimate.idle }
+        }));
+        self.next_best = next_best;
     }
 }
 

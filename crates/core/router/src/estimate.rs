@@ -3,7 +3,7 @@
 //! The main signal is what this router has booked. Engine reports are a correction for prompts from other
 //! clients, and only while they are fresh.
 
-use warmroute_fleet::{LoadSummary, PrefillCost, PrefillFeatures, QueueForecast};
+use warmroute_fleet::{LoadSummary, PrefillCost, PrefillFeatures, QueueForecast, QueuePosition};
 use warmroute_policy::Estimate;
 use warmroute_types::Micros;
 
@@ -32,8 +32,7 @@ pub(crate) struct EstimateTime {
     pub report_age_max: Micros,
 }
 
-/// The estimate of a request on one worker.
-// Computed for every candidate of a decision: a call per candidate costs half as much again.
+/// The estimate of a request on any worker.
 #[inline]
 pub(crate) fn estimate(
     load: &LoadSummary,
@@ -47,19 +46,66 @@ pub(crate) fn estimate(
     Estimate {
         queue_ms: forecast.queue_ms + external_ms(load, forecast, at, prefill_ms),
         prefill_ms,
-        adapter_ms: 0.0,
-        lacking_ms: 0.0,
-        anywhere_ms: 0.0,
         step_ms: forecast.relative_latency * cost.step_ms(&features),
-        eviction_ms: 0.0,
         prompts_ahead: forecast.prompts,
-        followers: 0.0,
         idle: forecast.idle,
+        ..Estimate::default()
+    }
+}
+
+/// The estimates of a prompt of which nothing is cached, on workers of one kind that are free: what is the same for all of them
+/// is computed once. They are equal to [`estimate`] there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ColdEstimates {
+    kind: u8,
+    cost: PrefillCost,
+    prompt_ms: f32,
+    prompt_tokens: u32,
+    step_weight: f32,
+    now: Micros,
+}
+
+impl ColdEstimates {
+    pub(crate) fn new(
+        kind: u8,
+        cost: PrefillCost,
+        prompt_tokens: u32,
+        step_weight: f32,
+        now: Micros,
+    ) -> ColdEstimates {
+        let features = PrefillFeatures { miss_tokens: prompt_tokens, ..PrefillFeatures::default() };
+        ColdEstimates { kind, cost, prompt_ms: cost.prompt_ms(&features), prompt_tokens, step_weight, now }
+    }
+
+    /// Whether these are the estimates of such a prompt on this worker.
+    #[inline]
+    pub(crate) fn apply_to(&self, load: &LoadSummary) -> bool {
+        load.is_free && load.kind == self.kind
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, load: &LoadSummary) -> Estimate {
+        let wanted_tokens = load.decode_tokens + u64::from(self.prompt_tokens);
+        let is_crowded = load.kv_tokens > 0 && wanted_tokens > load.kv_tokens;
+        let features = PrefillFeatures {
+            miss_tokens: self.prompt_tokens,
+            cached_tokens: 0,
+            restored_tokens: 0,
+            decoding: load.in_flight,
+            context_tokens: load.decode_tokens,
+            crowded_tokens: if is_crowded { self.prompt_tokens } else { 0 },
+            position: QueuePosition::Head,
+        };
+        Estimate {
+            prefill_ms: load.relative_latency * self.cost.prefill_from_ms(self.prompt_ms, &features),
+            step_ms: load.relative_latency * self.cost.step_ms(&features) * self.step_weight,
+            idle: self.now.since(load.booked_at),
+            ..Estimate::default()
+        }
     }
 }
 
 /// The inputs of the prefill prediction.
-#[inline]
 pub(crate) fn features(
     load: &LoadSummary,
     forecast: &QueueForecast,
@@ -82,7 +128,6 @@ pub(crate) fn features(
 
 /// Wait for other clients' prompts in the engine, in milliseconds. Their size is unknown: each counts as one
 /// of ours.
-#[inline]
 fn external_ms(load: &LoadSummary, forecast: &QueueForecast, at: EstimateTime, prefill_ms: f32) -> f32 {
     let external = forecast.external_waiting;
     if external == 0 || !load.has_report(at.now, at.report_age_max) {

@@ -230,8 +230,7 @@ impl OpenDecision<'_> {
         let Choice { index: chosen, reason } = choice;
         self.state.turn = self.state.turn.wrapping_add(1);
         let (worker, load, estimate, overlap_tokens) = self.state.chosen(chosen);
-        let (worker, estimate) = (Arc::clone(worker), *estimate);
-        let features = self.input.features(load);
+        let (worker, estimate, features) = (Arc::clone(worker), *estimate, self.input.features(load));
         let expectation = self.input.expectation(worker.id, &context.fleet.load_view(worker.id));
         self.state.demand.note(estimate.prefill_ms, context.now);
         self.turn.into_iter().for_each(|turn| self.state.conversation_length.learn(turn));

@@ -223,6 +223,7 @@ fn reason(overlap_tokens: u32, longest: u32) -> &'static str {
 mod tests {
     use super::*;
     use crate::numbers::fixtures::*;
+    use proptest::prelude::*;
 
     /// (queue ms, prefill ms, prompts ahead, step ms)
     type Times = (f32, f32, u32, f32);
@@ -379,6 +380,49 @@ mod tests {
             [idle(0, 0, 90), idle(1, 64, 5), idle(2, 0, 50), idle(3, 0, 60)],
         ] {
             assert_eq!(rule.choose(&thousand_tokens(1), &head).index, 0, "{head:?}");
+        }
+    }
+
+    /// The rule as the module's text says it.
+    fn by_the_book(request: &PolicyRequest, scores: &[Score]) -> usize {
+        let least = scores.iter().map(|score| score.cost_ms).fold(f32::INFINITY, f32::min);
+        let warmth = scores.iter().find(|score| score.cost_ms == least).unwrap().overlap_tokens;
+        let overlaps = || scores.iter().map(|score| score.overlap_tokens);
+        let (sum, longest) = (overlaps().map(u64::from).sum(), overlaps().max().unwrap());
+        let few = has_few_holders(request.prompt_tokens, scores.len() as u64, sum, longest);
+        let is_tied = |score: &Score| {
+            let is_warm = score.overlap_tokens >= warmth;
+            let unpropagated = if is_warm { request.unpropagated_load } else { Micros::ZERO };
+            score.cost_ms <= least * 1.02 + 2.0 + unpropagated.0 as f32 / 1e3
+        };
+        let held = |index: &usize| if few { scores[*index].overlap_tokens } else { 0 };
+        let tied: Vec<usize> = (0..scores.len()).filter(|&index| is_tied(&scores[index])).collect();
+        let most = tied.iter().map(held).max().unwrap();
+        let mut equals: Vec<usize> = tied.into_iter().filter(|index| held(index) == most).collect();
+        equals.sort_by_key(|&index| (Reverse(scores[index].idle), mix(request.random ^ index as u64)));
+        equals[request.router_rank as usize % equals.len()]
+    }
+
+    proptest! {
+        #[test]
+        fn the_choice_is_the_one_that_the_rule_describes(
+            rows in prop::collection::vec((0..60_u16, 0..5_u32, 0..4_u64), 1..40),
+            random: u64,
+            router_rank in 0..4_u32,
+            unpropagated_ms in 0..3_u64,
+        ) {
+            let scores: Vec<Score> = rows
+                .into_iter()
+                .map(|(tenths, quarters, idle)| Score {
+                    cost_ms: f32::from(tenths) / 10.0,
+                    overlap_tokens: quarters * 250,
+                    idle: Micros(idle),
+                })
+                .collect();
+            let unpropagated_load = Micros::from_millis(unpropagated_ms);
+            let request = PolicyRequest { router_rank, unpropagated_load, ..thousand_tokens(random) };
+            let choice = ExpectedTtft::default().choose_scored(&request, scores.len(), |index| scores[index]);
+            prop_assert_eq!(choice.index, by_the_book(&request, &scores));
         }
     }
 }

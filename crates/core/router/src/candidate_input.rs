@@ -110,7 +110,7 @@ impl CandidateInput<'_> {
 
     /// The expected overlap with a worker's cache that holds something. Few do, so this is out of line.
     #[inline(never)]
-    fn overlap(&self, worker: WorkerId) -> PromptOverlap {
+    pub(crate) fn overlap(&self, worker: WorkerId) -> PromptOverlap {
         let load = self.context.fleet.load_view(worker);
         let Expectation { presumed_bytes, prediction, .. } = self.expectation(worker, &load);
         // Engines always compute the last token for its logits.

@@ -195,7 +195,7 @@ impl Pool {
 /// A decision inside the critical section: the candidates are known, the choice is not made yet.
 pub(crate) struct OpenDecision<'a> {
     pool: &'a Pool,
-    input: CandidateInput<'a>,
+    pub input: CandidateInput<'a>,
     /// The request as policies see it.
     pub policy_request: PolicyRequest,
     /// The request's place in its conversation, if it has a prompt.
@@ -268,6 +268,16 @@ impl OpenDecision<'_> {
             loading_adapter: context.adapter.filter(|_| estimate.adapter_ms > 0.0),
             assignment_guard: None,
         }
+    }
+
+    /// Followers per millisecond, the weight of decode steps, and the later requests of the conversation.
+    #[cfg(test)]
+    pub(crate) fn weights(&self) -> (f32, f32, f32) {
+        let (state, DecisionContext { routers, now, .. }) = (&self.state, self.input.context);
+        let followers_per_ms = state.demand.followers_per_ms(state.members.len(), *routers, *now);
+        let length = &state.conversation_length;
+        let step_weight = self.turn.map_or(1.0, |turn| length.step_weight(turn));
+        (followers_per_ms, step_weight, self.turn.map_or(0.0, |turn| length.later_requests(turn)))
     }
 
     /// Presumes the prompt on the chosen worker. The index takes it in after the section.

@@ -318,6 +318,8 @@ mod adapter_tests;
 #[cfg(test)]
 mod caching_tests;
 #[cfg(test)]
+mod decision_tests;
+#[cfg(test)]
 mod preview_tests;
 #[cfg(test)]
 mod reported_tests;

@@ -178,7 +178,7 @@ mod tests {
 
         /// A request is booked, or something happens to one.
         fn request(&mut self, kind: u8, n: usize, amount: u32, worker: WorkerId) {
-            let delivery = if amount % 2 == 0 { Delivery::Streamed } else { Delivery::Whole };
+            let delivery = if amount.is_multiple_of(2) { Delivery::Streamed } else { Delivery::Whole };
             let features = PrefillFeatures { miss_tokens: amount, ..PrefillFeatures::default() };
             let work = BookedWork { prefill_tokens: amount, context_tokens: amount, features, delivery };
             let place = n % self.bookings.len().max(1);

@@ -81,7 +81,7 @@ fn happen(router: &Router<Standard>, decisions: &mut Vec<Decision>, step: Step, 
         }
         _ => {
             let digests = digests(n, amount);
-            let delivery = if amount % 4 == 0 { Delivery::Whole } else { Delivery::Streamed };
+            let delivery = if amount.is_multiple_of(4) { Delivery::Whole } else { Delivery::Streamed };
             let request = Request { delivery, ..request(&digests, amount) };
             decisions.extend(router.route(&request, &mut Scratch::default(), now, amount.into()));
         }
@@ -99,7 +99,7 @@ fn request(digests: &[u64], amount: u32) -> Request<'_> {
     let namespace = Namespace { model: "m", lora: None, salt: None, cut: CHUNK, source: Source::Presumed };
     let bytes = digests.len() as u32 * CHUNK;
     let chunks = PromptChunks { root: RootKey::of(&namespace), digests, chunk_bytes: CHUNK, bytes };
-    let prompt = (amount % 5 > 0).then_some(chunks);
+    let prompt = (!amount.is_multiple_of(5)).then_some(chunks);
     Request { model: Some("m"), prompt_tokens: amount, prompt, ..Request::default() }
 }
 

@@ -40,15 +40,16 @@ impl Booking {
     /// Adds `work` to the worker's load. Starts the trial of a recovering worker.
     pub fn make(fleet: &Arc<Fleet>, worker: WorkerId, work: BookedWork, now: Micros) -> Booking {
         let mut booking = Booking::of_peer(fleet, worker, work, now);
-        booking.trial = fleet.load(worker).begin_trial();
+        booking.trial = fleet.change(worker).load.begin_trial();
         booking
     }
 
     /// Adds work that a peer sent to the worker. Never starts a trial.
     pub fn of_peer(fleet: &Arc<Fleet>, worker: WorkerId, work: BookedWork, now: Micros) -> Booking {
-        fleet.load(worker).book(work);
+        let change = fleet.change(worker);
+        change.load.book(work);
         let expected_ms = fleet.prefill_ms(worker, &work.features, now);
-        let ticket = fleet.queue(worker).book(work.features, work.delivery, expected_ms, now);
+        let ticket = change.queue.book(work.features, work.delivery, expected_ms, now);
         let (prefill, report) = (Prefill::Pending, Report::Pending);
         Booking { fleet: Arc::clone(fleet), worker, work, ticket, prefill, report, trial: None }
     }
@@ -92,7 +93,7 @@ impl Booking {
     /// Records a first token at a peer. Its time is not precise enough to learn from.
     pub fn first_token_at_peer(&mut self, now: Micros) {
         if self.release_prefill() {
-            self.fleet.queue(self.worker).done_elsewhere(self.ticket, now);
+            self.fleet.change(self.worker).queue.done_elsewhere(self.ticket, now);
         }
     }
 
@@ -101,7 +102,7 @@ impl Booking {
         let is_pending = self.prefill == Prefill::Pending;
         if is_pending {
             self.prefill = Prefill::Done;
-            self.fleet.load(self.worker).release_prefill(self.work);
+            self.fleet.change(self.worker).load.release_prefill(self.work);
         }
         is_pending
     }
@@ -109,16 +110,18 @@ impl Booking {
 
 impl Drop for Booking {
     fn drop(&mut self) {
-        if self.release_prefill() {
-            self.fleet.queue(self.worker).release(self.ticket);
+        let is_pending = self.release_prefill();
+        let change = self.fleet.change(self.worker);
+        if is_pending {
+            change.queue.release(self.ticket);
         }
         if self.report == Report::Pending {
-            self.fleet.queue(self.worker).abandon(self.ticket);
+            change.queue.abandon(self.ticket);
         }
         if let Some(trial) = self.trial {
-            self.fleet.load(self.worker).end_trial(trial);
+            change.load.end_trial(trial);
         }
-        self.fleet.load(self.worker).release_request(self.work);
+        change.load.release_request(self.work);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The registry of workers. A worker keeps its slot (its [`WorkerId`]) while it is a member.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_types::{
@@ -11,6 +11,7 @@ use warmroute_types::{
 use crate::adapter_slots::AdapterSlots;
 use crate::engine_kinds::EngineKinds;
 use crate::fault_attribution::{BREAKS_MIN, FaultAttribution, OutcomeCounts, Verdict};
+use crate::load_summary::ChangeGuard;
 use crate::outlier::Outliers;
 use crate::prefill_queue::{PrefillQueue, Ticket};
 use crate::worker_load::WorkerLoad;
@@ -24,6 +25,8 @@ pub struct Fleet {
     slots: RwLock<Vec<WorkerSlot>>,
     loads: Box<[WorkerLoad]>,
     queues: Box<[PrefillQueue]>,
+    /// Changes of each worker's load and queue so far: see `load_summary.rs`.
+    versions: Box<[AtomicU64]>,
     /// The latency models, one per model that workers serve.
     kinds: EngineKinds,
     adapters: AdapterSlots,
@@ -89,6 +92,7 @@ impl Fleet {
             slots: RwLock::new(Vec::new()),
             loads,
             queues,
+            versions: (0..MAX_WORKERS).map(|_| AtomicU64::new(1)).collect(),
             kinds: EngineKinds::default(),
             adapters: AdapterSlots::new(MAX_WORKERS),
             outliers,
@@ -109,7 +113,7 @@ impl Fleet {
         {
             slot.set_models(models);
             let (worker, models) = (Arc::clone(&slot.worker), slot.models.clone());
-            self.queue(worker.id).set_kind(self.kind_of(&models, &slots));
+            self.change(worker.id).queue.set_kind(self.kind_of(&models, &slots));
             return Ok(worker);
         }
         let free = known.or_else(|| slots.iter().position(|slot| slot.is_free(&self.loads)));
@@ -130,8 +134,11 @@ impl Fleet {
             prefix_cache: None,
             model_cards: Arc::default(),
         };
-        self.loads[free].clear();
-        self.queues[free].forget(self.kind_of(&slot.models, &slots));
+        let kind = self.kind_of(&slot.models, &slots);
+        let change = self.change(worker.id);
+        change.load.clear();
+        change.queue.forget(kind);
+        drop(change);
         self.outliers.lock().forget(worker.id);
         self.faults.lock().forget(worker.id);
         if free == slots.len() {
@@ -149,7 +156,7 @@ impl Fleet {
             slots.iter_mut().find(|s| s.worker.address == *address && s.membership == Membership::Member)?;
         slot.membership = Membership::Leaving;
         slot.health.drain();
-        self.load(slot.worker.id).set_state(WorkerState::Draining);
+        self.change(slot.worker.id).load.set_state(WorkerState::Draining);
         Some(slot.worker.id)
     }
 
@@ -228,8 +235,9 @@ impl Fleet {
         let before = slot.health.state();
         change(&mut slot.health);
         let after = slot.health.state();
-        self.load(worker.id).set_state(after);
-        self.load(worker.id).set_awaits_answer(slot.health.breaker().awaits_answer());
+        let change = self.change(worker.id);
+        change.load.set_state(after);
+        change.load.set_awaits_answer(slot.health.breaker().awaits_answer());
         (before != after).then_some(after)
     }
 
@@ -243,7 +251,7 @@ impl Fleet {
     pub fn pause(&self, worker: &Worker, until: Micros) {
         let slots = self.slots.read();
         if slots.get(worker.id.index()).is_some_and(|slot| *slot.worker == *worker) {
-            self.load(worker.id).pause(until);
+            self.change(worker.id).load.pause(until);
         }
     }
 
@@ -260,7 +268,7 @@ impl Fleet {
         slots.get(worker.id.index()).filter(|slot| *slot.worker == *worker)?;
         let members = || slots.iter().filter(|slot| slot.membership == Membership::Member).count();
         let until = self.outliers.lock().record_first_token(worker.id, predicted, observed, members, now)?;
-        self.load(worker.id).pause(until);
+        self.change(worker.id).load.pause(until);
         Some(until)
     }
 
@@ -273,7 +281,7 @@ impl Fleet {
         slot.models = models;
         if news {
             let models = slot.models.clone();
-            self.queue(worker.id).set_kind(self.kind_of(&models, &slots));
+            self.change(worker.id).queue.set_kind(self.kind_of(&models, &slots));
         }
         news
     }
@@ -441,10 +449,11 @@ impl Fleet {
         let counted = |cache: Option<PrefixCache>| cache.map_or(0, |cache| cache.queries);
         let is_restarted = counted(report.prefix_cache) < counted(slot.prefix_cache);
         slot.prefix_cache = report.prefix_cache;
-        self.load(worker.id).report(report);
-        self.queue(worker.id).report_waiting(report.waiting);
+        let change = self.change(worker.id);
+        change.load.report(report);
+        change.queue.report_waiting(report.waiting);
         if is_restarted {
-            self.queue(worker.id).doubt();
+            change.queue.doubt();
         }
         is_restarted
     }
@@ -488,7 +497,7 @@ impl Fleet {
 
     /// Records the size of the worker's KV cache.
     pub fn set_kv_tokens(&self, worker: WorkerId, tokens: u64) {
-        self.queue(worker).set_kv_tokens(tokens);
+        self.change(worker).queue.set_kv_tokens(tokens);
     }
 
     /// The latency models as numbers, by model name hash; input of [`Fleet::restore_latency`].
@@ -517,22 +526,22 @@ impl Fleet {
         let mut slots = self.slots.write();
         if let Some(slot) = slots.get_mut(worker.id.index()).filter(|slot| *slot.worker == *worker) {
             slot.prefix_cache = prefix_cache;
-            self.queue(worker.id).restore(relative_latency);
+            self.change(worker.id).queue.restore(relative_latency);
         }
     }
 
     pub(crate) fn first_token(&self, worker: WorkerId, ticket: Ticket, now: Micros) {
-        let queue = self.queue(worker);
-        let kind = self.kinds.get(queue.kind());
-        if queue.first_token(ticket, kind.model(), now) {
+        let change = self.change(worker);
+        let kind = self.kinds.get(change.queue.kind());
+        if change.queue.first_token(ticket, kind.model(), now) {
             kind.publish();
         }
     }
 
     pub(crate) fn reported(&self, worker: WorkerId, ticket: Ticket, prompt: ObservedPrompt, now: Micros) {
-        let queue = self.queue(worker);
-        let kind = self.kinds.get(queue.kind());
-        if queue.report(ticket, prompt, kind.model(), now) {
+        let change = self.change(worker);
+        let kind = self.kinds.get(change.queue.kind());
+        if change.queue.report(ticket, prompt, kind.model(), now) {
             kind.publish();
         }
     }
@@ -558,6 +567,18 @@ impl Fleet {
         let (slots, outliers) = (self.slots.read(), self.outliers.lock());
         let members = slots.iter().filter(|slot| slot.membership == Membership::Member);
         members.map(|slot| slot.view(&self.loads, &outliers)).collect()
+    }
+
+    /// Number of changes of a worker's load and queue.
+    #[inline]
+    pub(crate) fn version(&self, worker: WorkerId) -> u64 {
+        self.versions[worker.index()].load(Acquire)
+    }
+
+    /// A worker's load and queue, to change what a [`LoadSummary`](crate::LoadSummary) copies.
+    pub(crate) fn change(&self, worker: WorkerId) -> ChangeGuard<'_> {
+        let version = &self.versions[worker.index()];
+        ChangeGuard { load: self.load(worker), queue: self.queue(worker), version }
     }
 
     #[inline]

@@ -134,18 +134,31 @@ impl PrefillCost {
     /// Milliseconds from the start of a prefill to its first token.
     #[inline]
     pub fn prefill_ms(&self, features: &PrefillFeatures) -> f32 {
-        let [head, behind, computed, attended, restored, decoding, context, crowded] = self.ms;
+        self.prefill_from_ms(self.prompt_ms(features), features)
+    }
+
+    /// The part of [`PrefillCost::prefill_ms`] that depends on the prompt, its cached tokens and its position only.
+    #[inline]
+    pub fn prompt_ms(&self, features: &PrefillFeatures) -> f32 {
+        let [head, behind, computed, attended, restored, ..] = self.ms;
         let first = match features.position {
             QueuePosition::Head => head,
             QueuePosition::Behind => behind,
         };
         // The same as the product with the vector, without divisions: this is computed for every candidate of a decision.
         let miss = features.miss_tokens as f32;
-        let context_tokens = features.context_tokens.min(i64::MAX as u64) as i64 as f32;
         first
             + computed * (miss * 1e-3)
             + attended * (miss * (features.cached_tokens as f32 + miss / 2.0) * 1e-6)
             + restored * (features.restored_tokens as f32 * 1e-3)
+    }
+
+    /// [`PrefillCost::prefill_ms`], given that part.
+    #[inline]
+    pub fn prefill_from_ms(&self, prompt_ms: f32, features: &PrefillFeatures) -> f32 {
+        let [.., decoding, context, crowded] = self.ms;
+        let context_tokens = features.context_tokens.min(i64::MAX as u64) as i64 as f32;
+        prompt_ms
             + decoding * (features.decoding as f32 * 1e-1)
             + context * (context_tokens * 1e-5)
             + crowded * (features.crowded_tokens as f32 * 1e-3)
@@ -157,7 +170,8 @@ impl PrefillCost {
     pub fn step_ms(&self, features: &PrefillFeatures) -> f32 {
         let decoding = features.decoding as f32;
         let prompt_tokens = (features.miss_tokens + features.cached_tokens) as f32;
-        let context_tokens = features.context_tokens as f32 + decoding * prompt_tokens;
+        let context_tokens =
+            features.context_tokens.min(i64::MAX as u64) as i64 as f32 + decoding * prompt_tokens;
         self.scale * (2.0 * STEP_SEQUENCE_MS * decoding + STEP_CONTEXT_MS * context_tokens)
     }
 }

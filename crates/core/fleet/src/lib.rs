@@ -4,6 +4,7 @@
 //! Fleet ── slots    per worker: address, models, health, breaker     (changes rarely, behind a lock)
 //!       ├─ loads    per worker: state, requests and tokens booked    (atomics in one array, read by every decision)
 //!       ├─ queues   per worker: prefill queue, relative latency      (the same)
+//!       ├─ versions per worker: changes of the two before            (an unchanged worker is not read again)
 //!       └─ kinds    per model served: the latency model
 //! ```
 //!
@@ -22,6 +23,7 @@ mod fleet;
 mod health;
 mod last_block;
 mod latency_model;
+mod load_summary;
 mod outlier;
 mod prefill_queue;
 mod prefill_steps;
@@ -39,6 +41,7 @@ pub use fleet::{Fleet, FleetFull};
 pub use health::{AnswerProgress, HealthConfig, HealthTracker, ProbeResult};
 pub use last_block::LastBlockRule;
 pub use latency_model::{ObservedPrompt, PrefillCost, PrefillFeatures, QueuePosition};
+pub use load_summary::LoadSummary;
 pub use prefill_queue::{LatencyView, QueueForecast};
 pub use retry_budget::{RETRIES_FREE, RetryBudget, RetryBudgetSpent};
 pub use worker::{ModelCard, Models, Worker, WorkerView};

@@ -18,6 +18,7 @@ use warmroute_types::{Delivery, Micros};
 use crate::latency_model::{
     FeatureVector, LatencyModel, ObservedPrompt, ObservedStep, PrefillFeatures, QueuePosition,
 };
+use crate::load_summary::LoadSummary;
 use crate::prefill_steps::{ComputedPrompt, PendingSteps, ReportExpected};
 use crate::relative_latency::RelativeLatency;
 
@@ -281,6 +282,23 @@ impl PrefillQueue {
             kind: self.kind(),
             external_waiting: self.external_waiting.load(Relaxed),
             kv_tokens: Some(self.kv_tokens.load(Relaxed)).filter(|&tokens| tokens > 0),
+        }
+    }
+
+    /// Adds what decisions read to a copy of the worker's load.
+    pub(crate) fn summarize(&self, load: LoadSummary) -> LoadSummary {
+        let relative_latency = f32::from_bits(self.relative_latency.load(Relaxed));
+        LoadSummary {
+            is_free: self.prompts.load(Relaxed) == 0
+                && self.booked_us.load(Relaxed) == 0
+                && self.quiet_since.load(Relaxed) == u64::MAX
+                && self.external_waiting.load(Relaxed) == 0
+                && relative_latency <= 1.0,
+            kind: self.kind(),
+            relative_latency,
+            kv_tokens: self.kv_tokens.load(Relaxed),
+            booked_at: Micros(self.booked_at.load(Relaxed)),
+            ..load
         }
     }
 

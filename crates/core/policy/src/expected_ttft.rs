@@ -32,7 +32,7 @@ use std::cmp::Reverse;
 use warmroute_types::Micros;
 
 use crate::numbers::mix;
-use crate::{Candidate, Choice, Policy, PolicyRequest};
+use crate::{Candidate, Choice, Estimate, Policy, PolicyRequest};
 
 /// Lowest expected time to first token, including the delay to other requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,9 +71,8 @@ const TIE_MS: f32 = 2.0;
 impl ExpectedTtft {
     /// Cost of sending the request to the candidate, for this request and for others.
     #[inline]
-    pub fn cost_ms(&self, candidate: &Candidate) -> f32 {
+    pub fn cost_ms(&self, estimate: &Estimate) -> f32 {
         let weight = |term: CostTerm, weight: f32| if self.without == Some(term) { 0.0 } else { weight };
-        let estimate = &candidate.estimate;
         let work_ms = estimate.prefill_ms - weight(CostTerm::Lacking, estimate.lacking_ms);
         let delayed = estimate.prompts_ahead as f32 + weight(CostTerm::Followers, estimate.followers);
         weight(CostTerm::Queue, estimate.queue_ms)
@@ -84,18 +83,29 @@ impl ExpectedTtft {
             + weight(CostTerm::Eviction, estimate.eviction_ms)
     }
 
-    fn totals(&self, candidates: &[Candidate]) -> Totals {
-        let none = Totals { least_ms: f32::INFINITY, warmth: 0, overlap_sum: 0, longest: 0 };
-        candidates.iter().fold(none, |so_far, candidate| {
-            let (cost_ms, tokens) = (self.cost_ms(candidate), candidate.overlap_tokens);
-            let is_least = cost_ms < so_far.least_ms;
-            Totals {
-                least_ms: if is_least { cost_ms } else { so_far.least_ms },
-                warmth: if is_least { tokens } else { so_far.warmth },
-                overlap_sum: so_far.overlap_sum + u64::from(tokens),
-                longest: so_far.longest.max(tokens),
-            }
-        })
+    /// Chooses by what this policy reads of the candidates, of which there is at least one.
+    pub fn choose_scored(
+        &self,
+        request: &PolicyRequest,
+        count: usize,
+        score: impl Fn(usize) -> Score,
+    ) -> Choice {
+        let Totals { least_ms, warmth, overlap_sum, longest } = totals((0..count).map(&score));
+        // Unpropagated load may occupy an idle worker, but does not take a cached prefix away.
+        let warm_limit_ms = self.limit_ms(least_ms, request.unpropagated_load);
+        let cold_limit_ms = self.limit_ms(least_ms, Micros::ZERO);
+        let has_few_holders = has_few_holders(request.prompt_tokens, count as u64, overlap_sum, longest);
+        let tied = (0..count).map(|index| (index, score(index))).filter(|(_, score)| {
+            score.cost_ms <= if score.overlap_tokens >= warmth { warm_limit_ms } else { cold_limit_ms }
+        });
+        // Without few holders all count as equally warm, and another pass would say nothing.
+        let holder_tokens = |score: Score| if has_few_holders { score.overlap_tokens } else { 0 };
+        let held = tied.clone().map(|(_, score)| holder_tokens(score));
+        let most = if has_few_holders { held.max().unwrap_or(0) } else { 0 };
+        let equals = tied.filter(|(_, score)| holder_tokens(*score) == most);
+        let idle = equals.map(|(index, score)| (index, score.idle));
+        let index = nth_preferred(request, idle).unwrap_or(0);
+        Choice { index, reason: reason(score(index).overlap_tokens, longest) }
     }
 
     /// The highest cost that ties with the lowest.
@@ -113,27 +123,39 @@ impl Policy for ExpectedTtft {
     }
 
     fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
-        let Totals { least_ms, warmth, overlap_sum, longest } = self.totals(candidates);
-        let limit_ms = |c: &Candidate| {
-            // Unpropagated load may occupy an idle worker, but does not take a cached prefix away.
-            let unpropagated_load =
-                if c.overlap_tokens >= warmth { request.unpropagated_load } else { Micros::ZERO };
-            self.limit_ms(least_ms, unpropagated_load)
-        };
-        let has_few_holders =
-            has_few_holders(request.prompt_tokens, candidates.len() as u64, overlap_sum, longest);
-        let holder_tokens = |index: usize| if has_few_holders { candidates[index].overlap_tokens } else { 0 };
-        let is_tied = |index: &usize| self.cost_ms(&candidates[*index]) <= limit_ms(&candidates[*index]);
-        let tied = (0..candidates.len()).filter(is_tied);
-        // Without few holders all count as equally warm, and another pass would say nothing.
-        let most = if has_few_holders { tied.clone().map(holder_tokens).max().unwrap_or(0) } else { 0 };
-        let equals = tied.filter(|&index| holder_tokens(index) == most);
-        let preference = |index: usize| -> (Reverse<Micros>, u64) {
-            (Reverse(candidates[index].estimate.idle), mix(request.random ^ index as u64))
-        };
-        let index = nth_preferred(request.router_rank, equals, preference).unwrap_or(0);
-        Choice { index, reason: reason(&candidates[index], longest) }
+        self.choose_scored(request, candidates.len(), |index| {
+            let Candidate { estimate, overlap_tokens, .. } = &candidates[index];
+            Score { cost_ms: self.cost_ms(estimate), overlap_tokens: *overlap_tokens, idle: estimate.idle }
+        })
     }
+
+    fn is_expected_ttft(&self) -> bool {
+        *self == ExpectedTtft::default()
+    }
+}
+
+/// What this policy reads of a candidate.
+#[derive(Clone, Copy, Debug)]
+pub struct Score {
+    /// [`ExpectedTtft::cost_ms`].
+    pub cost_ms: f32,
+    /// Tokens from the start of the prompt that the worker's cache is believed to hold.
+    pub overlap_tokens: u32,
+    /// Time since the worker was last assigned a request.
+    pub idle: Micros,
+}
+
+fn totals(scores: impl Iterator<Item = Score>) -> Totals {
+    let none = Totals { least_ms: f32::INFINITY, warmth: 0, overlap_sum: 0, longest: 0 };
+    scores.fold(none, |so_far, Score { cost_ms, overlap_tokens, .. }| {
+        let is_least = cost_ms < so_far.least_ms;
+        Totals {
+            least_ms: if is_least { cost_ms } else { so_far.least_ms },
+            warmth: if is_least { overlap_tokens } else { so_far.warmth },
+            overlap_sum: so_far.overlap_sum + u64::from(overlap_tokens),
+            longest: so_far.longest.max(overlap_tokens),
+        }
+    })
 }
 
 /// What a choice needs to know of all candidates, found in one pass: with thousands of them each pass counts.
@@ -146,23 +168,38 @@ struct Totals {
     longest: u32,
 }
 
-/// The item at position `router_rank` in order of preference, modulo the count. One pass per position,
-/// without allocation.
-fn nth_preferred<M: Ord>(
-    router_rank: u32,
-    equals: impl Iterator<Item = usize> + Clone,
-    preference: impl Fn(usize) -> M,
+/// The candidate at the router's position in order of preference, modulo the count: the longest idle first, then by lot. One
+/// pass per position, without allocation.
+fn nth_preferred(
+    request: &PolicyRequest,
+    equals: impl Iterator<Item = (usize, Micros)> + Clone,
 ) -> Option<usize> {
-    let mut chosen = equals.clone().min_by_key(|&index| preference(index))?;
-    let steps = if router_rank == 0 { 0 } else { router_rank as usize % equals.clone().count() };
+    let lot = |index: usize| mix(request.random ^ index as u64);
+    let preference = |(index, idle): (usize, Micros)| (Reverse(idle), lot(index));
+    let mut chosen = most_preferred(equals.clone(), lot)?;
+    let rank = request.router_rank as usize;
+    let steps = if rank == 0 { 0 } else { rank % equals.clone().count() };
     for _ in 0..steps {
         let before = preference(chosen);
-        chosen = equals
-            .clone()
-            .filter(|&index| preference(index) > before)
-            .min_by_key(|&index| preference(index))?;
+        chosen = most_preferred(equals.clone().filter(|&next| preference(next) > before), lot)?;
     }
-    Some(chosen)
+    Some(chosen.0)
+}
+
+/// The longest idle candidate, of several the one with the lowest lot. Lots are drawn only where they decide.
+fn most_preferred(
+    equals: impl Iterator<Item = (usize, Micros)>,
+    lot: impl Fn(usize) -> u64,
+) -> Option<(usize, Micros)> {
+    let mut best = None;
+    for (index, idle) in equals {
+        match best {
+            Some((_, longest, _)) if idle < longest => {}
+            Some((_, longest, lowest)) if idle == longest && lot(index) >= lowest => {}
+            _ => best = Some((index, idle, lot(index))),
+        }
+    }
+    best.map(|(index, idle, _)| (index, idle))
 }
 
 /// Whether the prompt continues a conversation that few workers hold: the longest overlap covers at least
@@ -174,8 +211,8 @@ fn has_few_holders(prompt_tokens: u32, candidates: u64, overlap_sum: u64, longes
     is_rare && 2 * most >= u64::from(prompt_tokens)
 }
 
-fn reason(chosen: &Candidate, longest: u32) -> &'static str {
-    match chosen.overlap_tokens {
+fn reason(overlap_tokens: u32, longest: u32) -> &'static str {
+    match overlap_tokens {
         0 if longest == 0 => "soonest",
         tokens if tokens == longest => "soonest_warmest",
         _ => "soonest_though_colder",
@@ -185,8 +222,8 @@ fn reason(chosen: &Candidate, longest: u32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Estimate;
     use crate::numbers::fixtures::*;
+    use proptest::prelude::*;
 
     /// (queue ms, prefill ms, prompts ahead, step ms)
     type Times = (f32, f32, u32, f32);
@@ -343,6 +380,49 @@ mod tests {
             [idle(0, 0, 90), idle(1, 64, 5), idle(2, 0, 50), idle(3, 0, 60)],
         ] {
             assert_eq!(rule.choose(&thousand_tokens(1), &head).index, 0, "{head:?}");
+        }
+    }
+
+    /// The rule as the module's text says it.
+    fn by_the_book(request: &PolicyRequest, scores: &[Score]) -> usize {
+        let least = scores.iter().map(|score| score.cost_ms).fold(f32::INFINITY, f32::min);
+        let warmth = scores.iter().find(|score| score.cost_ms == least).unwrap().overlap_tokens;
+        let overlaps = || scores.iter().map(|score| score.overlap_tokens);
+        let (sum, longest) = (overlaps().map(u64::from).sum(), overlaps().max().unwrap());
+        let few = has_few_holders(request.prompt_tokens, scores.len() as u64, sum, longest);
+        let is_tied = |score: &Score| {
+            let is_warm = score.overlap_tokens >= warmth;
+            let unpropagated = if is_warm { request.unpropagated_load } else { Micros::ZERO };
+            score.cost_ms <= least * 1.02 + 2.0 + unpropagated.0 as f32 / 1e3
+        };
+        let held = |index: &usize| if few { scores[*index].overlap_tokens } else { 0 };
+        let tied: Vec<usize> = (0..scores.len()).filter(|&index| is_tied(&scores[index])).collect();
+        let most = tied.iter().map(held).max().unwrap();
+        let mut equals: Vec<usize> = tied.into_iter().filter(|index| held(index) == most).collect();
+        equals.sort_by_key(|&index| (Reverse(scores[index].idle), mix(request.random ^ index as u64)));
+        equals[request.router_rank as usize % equals.len()]
+    }
+
+    proptest! {
+        #[test]
+        fn the_choice_is_the_one_that_the_rule_describes(
+            rows in prop::collection::vec((0..60_u16, 0..5_u32, 0..4_u64), 1..40),
+            random: u64,
+            router_rank in 0..4_u32,
+            unpropagated_ms in 0..3_u64,
+        ) {
+            let scores: Vec<Score> = rows
+                .into_iter()
+                .map(|(tenths, quarters, idle)| Score {
+                    cost_ms: f32::from(tenths) / 10.0,
+                    overlap_tokens: quarters * 250,
+                    idle: Micros(idle),
+                })
+                .collect();
+            let unpropagated_load = Micros::from_millis(unpropagated_ms);
+            let request = PolicyRequest { router_rank, unpropagated_load, ..thousand_tokens(random) };
+            let choice = ExpectedTtft::default().choose_scored(&request, scores.len(), |index| scores[index]);
+            prop_assert_eq!(choice.index, by_the_book(&request, &scores));
         }
     }
 }

@@ -26,7 +26,7 @@ mod weighted_score;
 
 pub use cache_aware::{Balance, CacheAware, Worth};
 pub use dual_choice::DualChoice;
-pub use expected_ttft::{CostTerm, ExpectedTtft};
+pub use expected_ttft::{CostTerm, ExpectedTtft, Score};
 pub use least_loaded::{LeastLoaded, LoadSignal};
 pub use numbers::{Candidate, Choice, Estimate, PolicyRequest, least_by};
 pub use power_of_two::PowerOfTwo;
@@ -47,6 +47,12 @@ pub trait Policy: Send + Sync {
 
     /// Picks one candidate. `candidates` is never empty, and its order is stable while the fleet is.
     fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice;
+
+    /// Whether this is [`ExpectedTtft`] with all its terms. Its choice follows from scores alone
+    /// ([`ExpectedTtft::choose_scored`]), so the router makes no candidates for it.
+    fn is_expected_ttft(&self) -> bool {
+        false
+    }
 }
 
 impl<P: Policy + ?Sized> Policy for Box<P> {
@@ -56,5 +62,9 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         (**self).choose(request, candidates)
+    }
+
+    fn is_expected_ttft(&self) -> bool {
+        (**self).is_expected_ttft()
     }
 }

@@ -100,7 +100,7 @@ impl Standard {
     /// Cost of a candidate in milliseconds, for policies that compute one.
     pub fn cost_ms(&self, candidate: &Candidate) -> Option<f32> {
         match self {
-            Standard::ExpectedTtft(rule) => Some(rule.cost_ms(candidate)),
+            Standard::ExpectedTtft(rule) => Some(rule.cost_ms(&candidate.estimate)),
             _ => None,
         }
     }
@@ -153,6 +153,10 @@ impl Policy for Standard {
 
     fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         self.rule().choose(request, candidates)
+    }
+
+    fn is_expected_ttft(&self) -> bool {
+        self.rule().is_expected_ttft()
     }
 }
 

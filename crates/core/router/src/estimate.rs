@@ -3,17 +3,9 @@
 //! The main signal is what this router has booked. Engine reports are a correction for prompts from other
 //! clients, and only while they are fresh.
 
-use warmroute_fleet::{PrefillCost, PrefillFeatures, QueueForecast, WorkerLoadView};
+use warmroute_fleet::{LoadSummary, PrefillCost, PrefillFeatures, QueueForecast, QueuePosition};
 use warmroute_policy::Estimate;
 use warmroute_types::Micros;
-
-/// The estimate of a request on one worker.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WorkerEstimate {
-    /// Booked with the request and compared with the engine's report.
-    pub features: PrefillFeatures,
-    pub estimate: Estimate,
-}
 
 /// The expected overlap of a prompt on a worker, in tokens.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +17,14 @@ pub(crate) struct PromptOverlap {
     pub shortfall_tokens: u32,
 }
 
+impl PromptOverlap {
+    /// A worker that holds nothing of the prompt.
+    #[inline]
+    pub(crate) fn none_of(prompt_tokens: u32) -> PromptOverlap {
+        PromptOverlap { prompt_tokens, overlap_tokens: 0, restorable_tokens: 0, shortfall_tokens: 0 }
+    }
+}
+
 /// Time of the estimate, and the age limit of reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EstimateTime {
@@ -32,38 +32,82 @@ pub(crate) struct EstimateTime {
     pub report_age_max: Micros,
 }
 
-impl WorkerEstimate {
-    // Computed for every candidate of a decision: a call per candidate costs half as much again.
+/// The estimate of a request on any worker.
+#[inline]
+pub(crate) fn estimate(
+    load: &LoadSummary,
+    forecast: &QueueForecast,
+    cost: &PrefillCost,
+    found: PromptOverlap,
+    at: EstimateTime,
+) -> Estimate {
+    let features = features(load, forecast, found);
+    let prefill_ms = forecast.relative_latency * cost.prefill_ms(&features);
+    Estimate {
+        queue_ms: forecast.queue_ms + external_ms(load, forecast, at, prefill_ms),
+        prefill_ms,
+        step_ms: forecast.relative_latency * cost.step_ms(&features),
+        prompts_ahead: forecast.prompts,
+        idle: forecast.idle,
+        ..Estimate::default()
+    }
+}
+
+/// The estimates of a prompt of which nothing is cached, on workers of one kind that are free: what is the same for all of them
+/// is computed once. They are equal to [`estimate`] there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ColdEstimates {
+    kind: u8,
+    cost: PrefillCost,
+    prompt_ms: f32,
+    prompt_tokens: u32,
+    step_weight: f32,
+    now: Micros,
+}
+
+impl ColdEstimates {
+    pub(crate) fn new(
+        kind: u8,
+        cost: PrefillCost,
+        prompt_tokens: u32,
+        step_weight: f32,
+        now: Micros,
+    ) -> ColdEstimates {
+        let features = PrefillFeatures { miss_tokens: prompt_tokens, ..PrefillFeatures::default() };
+        ColdEstimates { kind, cost, prompt_ms: cost.prompt_ms(&features), prompt_tokens, step_weight, now }
+    }
+
+    /// Whether these are the estimates of such a prompt on this worker.
     #[inline]
-    pub(crate) fn of(
-        load: &WorkerLoadView,
-        forecast: &QueueForecast,
-        cost: &PrefillCost,
-        found: PromptOverlap,
-        at: EstimateTime,
-    ) -> WorkerEstimate {
-        let features = features(load, forecast, found);
-        let prefill_ms = forecast.relative_latency * cost.prefill_ms(&features);
-        let estimate = Estimate {
-            queue_ms: forecast.queue_ms + external_ms(load, forecast, at, prefill_ms),
-            prefill_ms,
-            adapter_ms: 0.0,
-            lacking_ms: 0.0,
-            anywhere_ms: 0.0,
-            step_ms: forecast.relative_latency * cost.step_ms(&features),
-            eviction_ms: 0.0,
-            prompts_ahead: forecast.prompts,
-            followers: 0.0,
-            idle: forecast.idle,
+    pub(crate) fn apply_to(&self, load: &LoadSummary) -> bool {
+        load.is_free && load.kind == self.kind
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, load: &LoadSummary) -> Estimate {
+        let wanted_tokens = load.decode_tokens + u64::from(self.prompt_tokens);
+        let is_crowded = load.kv_tokens > 0 && wanted_tokens > load.kv_tokens;
+        let features = PrefillFeatures {
+            miss_tokens: self.prompt_tokens,
+            cached_tokens: 0,
+            restored_tokens: 0,
+            decoding: load.in_flight,
+            context_tokens: load.decode_tokens,
+            crowded_tokens: if is_crowded { self.prompt_tokens } else { 0 },
+            position: QueuePosition::Head,
         };
-        WorkerEstimate { features, estimate }
+        Estimate {
+            prefill_ms: load.relative_latency * self.cost.prefill_from_ms(self.prompt_ms, &features),
+            step_ms: load.relative_latency * self.cost.step_ms(&features) * self.step_weight,
+            idle: self.now.since(load.booked_at),
+            ..Estimate::default()
+        }
     }
 }
 
 /// The inputs of the prefill prediction.
-#[inline]
 pub(crate) fn features(
-    load: &WorkerLoadView,
+    load: &LoadSummary,
     forecast: &QueueForecast,
     found: PromptOverlap,
 ) -> PrefillFeatures {
@@ -84,11 +128,9 @@ pub(crate) fn features(
 
 /// Wait for other clients' prompts in the engine, in milliseconds. Their size is unknown: each counts as one
 /// of ours.
-#[inline]
-fn external_ms(load: &WorkerLoadView, forecast: &QueueForecast, at: EstimateTime, prefill_ms: f32) -> f32 {
-    let is_fresh = load.report.is_some_and(|report| at.now.since(report.at) <= at.report_age_max);
-    let external = if is_fresh { forecast.external_waiting } else { 0 };
-    if external == 0 {
+fn external_ms(load: &LoadSummary, forecast: &QueueForecast, at: EstimateTime, prefill_ms: f32) -> f32 {
+    let external = forecast.external_waiting;
+    if external == 0 || !load.has_report(at.now, at.report_age_max) {
         return 0.0;
     }
     let ours_ms = forecast.queue_ms / forecast.prompts.max(1) as f32;
@@ -102,19 +144,15 @@ mod tests {
     use warmroute_fleet::{BookedWork, Booking, Fleet, HealthConfig, Models};
     use warmroute_types::{Address, LoadReport};
 
-    const FOUND: PromptOverlap =
-        PromptOverlap { prompt_tokens: 4_000, overlap_tokens: 0, restorable_tokens: 0, shortfall_tokens: 0 };
-
     #[test]
     fn prompts_that_came_another_way_count_while_the_report_is_fresh() {
         let fleet = Arc::new(Fleet::new(HealthConfig::default()));
         let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
         let queue_ms = |now_s| {
             let at = EstimateTime { now: Micros::from_secs(now_s), report_age_max: Micros::from_secs(5) };
-            let (load, forecast) = (fleet.load_view(worker.id), fleet.forecast(worker.id, at.now));
-            WorkerEstimate::of(&load, &forecast, &fleet.prefill_cost(forecast.kind), FOUND, at)
-                .estimate
-                .queue_ms
+            let (load, forecast) = (fleet.load_summary(worker.id), fleet.forecast(worker.id, at.now));
+            let cost = fleet.prefill_cost(forecast.kind);
+            estimate(&load, &forecast, &cost, PromptOverlap::none_of(4_000), at).queue_ms
         };
         let report = |waiting, at_s| {
             fleet.report(

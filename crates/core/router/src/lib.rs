@@ -21,10 +21,12 @@
 mod adapter_names;
 mod assessment;
 mod awaited_answers;
+mod candidate_input;
 mod candidate_record;
 mod change;
 mod conversation_length;
 mod decision;
+mod decision_state;
 mod demand;
 mod estimate;
 mod family;

@@ -65,10 +65,15 @@ impl<P: Policy> Policies<P> {
     }
 
     /// Counts what the shadows would have chosen, beside the acting policy's choice.
-    pub(crate) fn compare_shadows(&self, request: &PolicyRequest, candidates: &[Candidate], chosen: usize) {
+    pub(crate) fn compare_shadows<'c>(
+        &self,
+        candidates: impl FnOnce() -> (&'c PolicyRequest, &'c [Candidate]),
+        chosen: usize,
+    ) {
         if self.shadows.is_empty() {
             return;
         }
+        let (request, candidates) = candidates();
         self.acting.counts.count(request, &candidates[chosen], &candidates[chosen]);
         for shadow in &self.shadows {
             let would_be = shadow.policy.choose(request, candidates).index;

@@ -8,26 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use warmroute_fleet::{BookedWork, Booking, Fleet, PrefillFeatures, Worker, WorkerLoadView, WorkerView};
-use warmroute_index::{Index, Reach, Span};
-use warmroute_policy::{Candidate, Choice, ExpectedTtft, PolicyRequest};
-use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
+use warmroute_fleet::{BookedWork, Booking, Fleet, Worker, WorkerView};
+use warmroute_index::Reach;
+use warmroute_policy::{Candidate, Choice, ExpectedTtft, Policy, PolicyRequest};
+use warmroute_types::WorkerId;
 
-use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
-use crate::conversation_length::{ConversationLength, Turn};
-use crate::decision::{Decision, Expectation};
-use crate::demand::Demand;
-use crate::estimate::{EstimateTime, PromptOverlap, WorkerEstimate};
-use crate::group_table::GroupTable;
+use crate::candidate_input::{CandidateInput, DecisionContext, PausedWorkers};
+use crate::candidate_record::CandidateRecord;
+use crate::conversation_length::Turn;
+use crate::decision::Decision;
+use crate::decision_state::{DecisionState, Member};
 use crate::presumed_shortfall::PresumedShortfall;
 use crate::presumption_guard::PresumptionGuard;
-use crate::prompt::{PromptChunks, PromptText};
-use crate::reported_overlap::{CachePrediction, PredictionWeights, ReportedOverlap, whole_blocks};
-use crate::reported_view::ReportedView;
+use crate::prompt::PromptChunks;
 use crate::request::{Request, Usable};
 use crate::sampled_reuse::SampledReuse;
 use crate::scratch::Scratch;
-use crate::speculation::Speculations;
 use crate::token_rate::TokenRate;
 use crate::unit::Unit;
 use crate::worker_group::{WorkerGroup, allows};
@@ -62,68 +58,6 @@ impl Versions {
     }
 }
 
-/// The state inside the critical section. Memory is reserved when members change, not per decision.
-#[derive(Default)]
-struct DecisionState {
-    /// In the order of their ids.
-    members: Vec<Member>,
-    /// The members that can take the request, in the members' order, as the policy sees them.
-    candidates: Vec<Candidate>,
-    /// The candidates with the lowest expected-TTFT cost.
-    next_best: NextBest,
-    /// The longest overlap of any candidate, in tokens.
-    longest_match: u32,
-    turn: u64,
-    demand: Demand,
-    conversation_length: ConversationLength,
-}
-
-/// A worker, with the fields that every decision reads copied beside the pointer. Following thousands of
-/// pointers would dominate the cost of a decision.
-struct Member {
-    id: WorkerId,
-    identity: u64,
-    worker: Arc<Worker>,
-    /// What the policy does not see of a candidate. Valid if the member is a candidate of the current decision.
-    expectation: Expectation,
-    features: PrefillFeatures,
-}
-
-/// The router's state that a decision reads, beside the request.
-pub(crate) struct DecisionContext<'a> {
-    pub fleet: &'a Arc<Fleet>,
-    pub index: &'a Arc<Index>,
-    pub speculations: &'a Speculations,
-    /// The caches of workers with several groups.
-    pub groups: &'a GroupTable,
-    /// Number of peers with a lower id.
-    pub router_rank: u32,
-    /// Number of routers that share the fleet, this one included.
-    pub routers: u32,
-    /// Load that peers may have assigned without this router knowing.
-    pub unpropagated_load: Micros,
-    pub report_age_max: Micros,
-    /// A view of reported caches that predictions ignore.
-    pub without_view: Option<ReportedView>,
-    pub in_flight_max: u32,
-    /// Media that have appeared in events.
-    pub media_moment: u64,
-    /// Hash of the request's LoRA adapter, if it is one.
-    pub adapter: Option<u64>,
-    pub now: Micros,
-    pub random: u64,
-}
-
-/// The input of one decision's candidates.
-struct CandidateInput<'a> {
-    pool: &'a Pool,
-    context: &'a DecisionContext<'a>,
-    request: &'a Request<'a>,
-    prompt_tokens: u32,
-    /// Overlaps of the prompt.
-    scratch: &'a Scratch,
-}
-
 /// Whether a worker can take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vacancy {
@@ -135,13 +69,6 @@ pub enum Vacancy {
     Full,
     /// A worker can take the request.
     Free,
-}
-
-/// Whether paused workers are candidates.
-#[derive(Clone, Copy, PartialEq)]
-enum PausedWorkers {
-    Skip,
-    Include,
 }
 
 impl Pool {
@@ -162,13 +89,11 @@ impl Pool {
         if has_these(&self.section.lock().members) {
             return;
         }
-        let candidates = Vec::with_capacity(workers.len());
-        let members: Vec<Member> = workers.into_iter().map(Member::from).collect();
+        let mut state = DecisionState::with_members(workers.into_iter().map(Member::from).collect());
         let mut section = self.section.lock();
-        let former = (
-            std::mem::replace(&mut section.members, members),
-            std::mem::replace(&mut section.candidates, candidates),
-        );
+        let DecisionState { turn, demand, conversation_length, .. } = *section;
+        (state.turn, state.demand, state.conversation_length) = (turn, demand, conversation_length);
+        let former = std::mem::replace(&mut *section, state);
         drop(section);
         drop(former);
     }
@@ -224,7 +149,7 @@ impl Pool {
         &'a self,
         context: &'a DecisionContext<'a>,
         request: &'a Request<'a>,
-        scratch: &mut Scratch,
+        scratch: &'a mut Scratch,
     ) -> Option<OpenDecision<'a>> {
         let version = |prompt| self.versions.of(prompt).load(Ordering::Acquire);
         let walked = request.prompt.map(version);
@@ -236,12 +161,21 @@ impl Pool {
             scratch.walk(context.index, prompt);
         }
         scratch.sort_presumed(request.prompt);
-        let input = CandidateInput { pool: self, context, request, prompt_tokens, scratch };
-        state.fill_candidates(&input, PausedWorkers::Skip);
+        let Pool { tokens, sampled_reuse, presumed_shortfall, .. } = self;
+        let input = CandidateInput {
+            tokens,
+            sampled_reuse,
+            presumed_shortfall,
+            context,
+            request,
+            prompt_tokens,
+            scratch,
+        };
+        state.score(&input, PausedWorkers::Skip);
         // A paused worker is better than none. A retried request does not fall back to paused workers,
         // because one of them has probably just refused it.
-        if state.candidates.is_empty() && request.avoid.is_empty() {
-            state.fill_candidates(&input, PausedWorkers::Include);
+        if state.scores.is_empty() && request.avoid.is_empty() {
+            state.score(&input, PausedWorkers::Include);
         }
         let policy_request = PolicyRequest {
             prompt_tokens,
@@ -252,17 +186,16 @@ impl Pool {
             router_rank: context.router_rank,
             unpropagated_load: context.unpropagated_load,
         };
-        let is_possible = !state.candidates.is_empty();
-        let turn = scratch.turn(request.prompt);
-        is_possible.then_some(OpenDecision { pool: self, context, request, policy_request, turn, state })
+        let is_possible = !state.scores.is_empty();
+        let turn = input.scratch.turn(request.prompt);
+        is_possible.then_some(OpenDecision { pool: self, input, policy_request, turn, state })
     }
 }
 
 /// A decision inside the critical section: the candidates are known, the choice is not made yet.
 pub(crate) struct OpenDecision<'a> {
     pool: &'a Pool,
-    context: &'a DecisionContext<'a>,
-    request: &'a Request<'a>,
+    pub input: CandidateInput<'a>,
     /// The request as policies see it.
     pub policy_request: PolicyRequest,
     /// The request's place in its conversation, if it has a prompt.
@@ -271,30 +204,39 @@ pub(crate) struct OpenDecision<'a> {
 }
 
 impl OpenDecision<'_> {
+    /// The policy's choice.
+    pub(crate) fn choose(&mut self, policy: &impl Policy) -> Choice {
+        if policy.is_expected_ttft() {
+            let scores = &self.state.scores;
+            let rule = ExpectedTtft::default();
+            return rule.choose_scored(&self.policy_request, scores.len(), |index| scores[index]);
+        }
+        policy.choose(&self.policy_request, self.state.candidates(self.input.context))
+    }
+
     /// The candidates as policies see them.
-    pub(crate) fn candidates(&self) -> &[Candidate] {
-        &self.state.candidates
+    pub(crate) fn candidates(&mut self) -> (&PolicyRequest, &[Candidate]) {
+        (&self.policy_request, self.state.candidates(self.input.context))
     }
 
     /// The records of all candidates.
     pub(crate) fn records(&self) -> impl Iterator<Item = CandidateRecord> {
-        (0..self.state.candidates.len()).map(|index| self.state.record(index))
+        (0..self.state.scores.len()).map(|index| self.state.record(index, self.input.context))
     }
 
-    /// Books the request on the chosen worker and presumes the prompt there, whose chunks are `spans`.
-    pub(crate) fn book(mut self, policy: &'static str, choice: Choice, spans: &Arc<Vec<Span>>) -> Decision {
-        let OpenDecision { context, request, .. } = self;
+    /// Books the request on the chosen worker and presumes the prompt there.
+    pub(crate) fn book(mut self, policy: &'static str, choice: Choice) -> Decision {
+        let CandidateInput { context, request, .. } = self.input;
         let Choice { index: chosen, reason } = choice;
         self.state.turn = self.state.turn.wrapping_add(1);
-        let prefill_ms = self.state.candidates[chosen].estimate.prefill_ms;
-        self.state.demand.note(prefill_ms, context.now);
+        let (worker, load, estimate, overlap_tokens) = self.state.chosen(chosen);
+        let (worker, estimate, features) = (Arc::clone(worker), *estimate, self.input.features(load));
+        let expectation = self.input.expectation(worker.id, &context.fleet.load_view(worker.id));
+        self.state.demand.note(estimate.prefill_ms, context.now);
         self.turn.into_iter().for_each(|turn| self.state.conversation_length.learn(turn));
-        let Member { worker, expectation, features, .. } = self.state.member(chosen);
-        let (worker, expectation, features) = (Arc::clone(worker), *expectation, *features);
         let is_looked_up =
             request.prompt.is_some() || expectation.prediction.is_some() || request.known_tokens.is_some();
-        let cached_tokens = is_looked_up.then_some(self.state.candidates[chosen].overlap_tokens);
-        let adapter_ms = self.state.candidates[chosen].estimate.adapter_ms;
+        let cached_tokens = is_looked_up.then_some(overlap_tokens);
         if let Some(adapter) = context.adapter {
             context.fleet.use_adapter(worker.id, adapter, context.now);
         }
@@ -312,7 +254,7 @@ impl OpenDecision<'_> {
             longest_match: is_looked_up.then_some(self.state.longest_match),
             prompt_tokens,
             view: expectation.view,
-            candidate_records: self.state.candidate_records(chosen),
+            candidate_records: self.state.candidate_records(chosen, context),
             all_candidates: Vec::new(),
             made: context.now,
             expectation,
@@ -320,243 +262,32 @@ impl OpenDecision<'_> {
             moment: context.speculations.moment(),
             media_moment: context.media_moment,
             bookings: context.fleet.bookings(worker.id),
-            presumed: self.presume(worker.id, spans),
+            presumed: self.presume(worker.id),
             worker,
             ticket: None,
-            loading_adapter: context.adapter.filter(|_| adapter_ms > 0.0),
+            loading_adapter: context.adapter.filter(|_| estimate.adapter_ms > 0.0),
             assignment_guard: None,
         }
     }
 
+    /// Followers per millisecond, the weight of decode steps, and the later requests of the conversation.
+    #[cfg(test)]
+    pub(crate) fn weights(&self) -> (f32, f32, f32) {
+        let (state, DecisionContext { routers, now, .. }) = (&self.state, self.input.context);
+        let followers_per_ms = state.demand.followers_per_ms(state.members.len(), *routers, *now);
+        let length = &state.conversation_length;
+        let step_weight = self.turn.map_or(1.0, |turn| length.step_weight(turn));
+        (followers_per_ms, step_weight, self.turn.map_or(0.0, |turn| length.later_requests(turn)))
+    }
+
     /// Presumes the prompt on the chosen worker. The index takes it in after the section.
-    fn presume(&self, worker: WorkerId, spans: &Arc<Vec<Span>>) -> Option<PresumptionGuard> {
-        let (context, prompt) = (self.context, self.request.prompt?);
-        let presumed = PresumptionGuard::make(context.index, worker, prompt.root, spans, context.now);
+    fn presume(&self, worker: WorkerId) -> Option<PresumptionGuard> {
+        let CandidateInput { context, request, scratch, .. } = self.input;
+        let prompt = request.prompt?;
+        let presumed =
+            PresumptionGuard::make(context.index, worker, prompt.root, &scratch.spans, context.now);
         // After the presumption: a reader of the new version must see it.
         self.pool.versions.of(prompt).fetch_add(1, Ordering::Release);
         presumed
-    }
-}
-
-impl DecisionState {
-    /// The member behind a candidate.
-    fn member(&self, candidate: usize) -> &Member {
-        let id = self.candidates[candidate].worker;
-        let place = self.members.binary_search_by_key(&id, |member| member.id);
-        &self.members[place.expect("every candidate is a member, and members are in the order of their ids")]
-    }
-
-    /// The record of a candidate.
-    fn record(&self, index: usize) -> CandidateRecord {
-        let Member { worker, expectation, .. } = self.member(index);
-        CandidateRecord {
-            worker: Arc::clone(worker),
-            view: expectation.view,
-            numbers: self.candidates[index],
-        }
-    }
-
-    /// The records of the chosen and the next best candidates.
-    fn candidate_records(&self, chosen: usize) -> [Option<CandidateRecord>; CANDIDATE_RECORDS_MAX] {
-        let mut indices = self.next_best.after(chosen);
-        std::array::from_fn(|_| indices.next().map(|index| self.record(index)))
-    }
-
-    /// Fills the candidates from the ready members.
-    fn fill_candidates(&mut self, input: &CandidateInput<'_>, paused: PausedWorkers) {
-        let CandidateInput { context: DecisionContext { fleet, now, .. }, request, scratch, .. } = *input;
-        self.candidates.clear();
-        self.longest_match = 0;
-        // Neighbouring members mostly serve the same model, so its cost is read once.
-        let (mut kind, mut cost) = (0, fleet.prefill_cost(0));
-        let at = EstimateTime { now: *now, report_age_max: input.context.report_age_max };
-        let turn = scratch.turn(request.prompt);
-        let step_weight = turn.map(|turn| self.conversation_length.step_weight(turn));
-        for member in &mut self.members {
-            let load = fleet.load_view(member.id);
-            let is_skipped = paused == PausedWorkers::Skip && load.is_paused(*now);
-            let is_stored_here = request.stored_at == Some(member.id) && load.state == WorkerState::Draining;
-            let takes_it = load.takes_requests() || is_stored_here;
-            let has_room = takes_it && load.in_flight < input.context.in_flight_max;
-            if !has_room || is_skipped || !request.usable().includes(member.id) {
-                continue;
-            }
-            member.expectation = input.expectation(member.id, &load, scratch.overlap_bytes(member.id));
-            let found = input.overlap(member.id, &load, &member.expectation);
-            let forecast = fleet.forecast(member.id, *now);
-            if forecast.kind != kind {
-                (kind, cost) = (forecast.kind, fleet.prefill_cost(forecast.kind));
-            }
-            let WorkerEstimate { features, mut estimate } =
-                WorkerEstimate::of(&load, &forecast, &cost, found, at);
-            estimate.step_ms *= step_weight.unwrap_or(1.0);
-            if let Some(adapter) = input.context.adapter {
-                estimate.adapter_ms = fleet.adapter_load_ms(member.id, adapter, *now);
-            }
-            member.features = features;
-            self.longest_match = self.longest_match.max(found.overlap_tokens);
-            self.candidates.push(Candidate {
-                worker: member.id,
-                identity: member.identity,
-                overlap_tokens: found.overlap_tokens,
-                restorable_tokens: found.restorable_tokens,
-                estimate,
-                in_flight: load.in_flight,
-                prefill_tokens: load.prefill_tokens,
-                decode_tokens: load.decode_tokens,
-                waiting: load.waiting(*now, input.context.report_age_max),
-            });
-        }
-        self.discount_common_prefix(fleet, *now);
-        self.rank(turn, input.context);
-    }
-
-    /// Sets `lacking_ms`: the time for a prefix that the other candidates hold and this one lacks.
-    fn discount_common_prefix(&mut self, fleet: &Fleet, now: Micros) {
-        let common_tokens = common(self.candidates.iter().map(|candidate| candidate.overlap_tokens));
-        if common_tokens == 0 {
-            return;
-        }
-        let mut members = self.members.iter();
-        for candidate in &mut self.candidates {
-            // Candidates are in the members' order, so the search goes on where the last one ended.
-            let Some(Member { features, .. }) = members.find(|member| member.id == candidate.worker) else {
-                return;
-            };
-            let found_tokens = candidate.overlap_tokens + candidate.restorable_tokens;
-            let lacking_tokens = common_tokens.saturating_sub(found_tokens).min(features.miss_tokens);
-            if lacking_tokens > 0 {
-                let like_others = PrefillFeatures {
-                    miss_tokens: features.miss_tokens - lacking_tokens,
-                    cached_tokens: features.cached_tokens + lacking_tokens,
-                    ..*features
-                };
-                let like_others_ms = fleet.prefill_ms(candidate.worker, &like_others, now);
-                candidate.estimate.lacking_ms = (candidate.estimate.prefill_ms - like_others_ms).max(0.0);
-            }
-        }
-    }
-
-    /// Sets `anywhere_ms`, `followers` and `eviction_ms`, and notes the candidates with the lowest expected-TTFT cost.
-    fn rank(&mut self, turn: Option<Turn>, context: &DecisionContext<'_>) {
-        let DecisionContext { fleet, now, routers, .. } = *context;
-        let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
-        let anywhere_ms = works_ms.fold(f32::INFINITY, |least, ms| if ms < least { ms } else { least });
-        let followers_per_ms = self.demand.followers_per_ms(self.members.len(), routers, now);
-        let later_requests = turn.map_or(0.0, |turn| self.conversation_length.later_requests(turn));
-        self.next_best = NextBest::default();
-        for (index, candidate) in self.candidates.iter_mut().enumerate() {
-            candidate.estimate.anywhere_ms = anywhere_ms;
-            candidate.estimate.followers = followers_per_ms * (candidate.estimate.work_ms() + anywhere_ms);
-            if later_requests > 0.0 {
-                let evicted_ms = eviction_ms(fleet.cache_churn(candidate.worker, now), anywhere_ms);
-                candidate.estimate.eviction_ms = later_requests * evicted_ms;
-            }
-            self.next_best.offer(index, ExpectedTtft::default().cost_ms(candidate));
-        }
-    }
-}
-
-/// Most churn that counts. Caches with more are all full of what is wanted again, so more says nothing about what a request evicts.
-/// With 0.3 agents on too few workers wait 13 % longer, without a bound 46 %; with 0.1 those below capacity wait 1 % longer
-/// (docs/study/expected_ttft).
-const CHURN_MAX: f32 = 0.2;
-
-/// Time to compute again what a request evicts that computes so much itself. Each computed token takes the place of another; the
-/// more of the cache was computed lately, the more likely the other is wanted again.
-fn eviction_ms(cache_churn: Option<f32>, computed_ms: f32) -> f32 {
-    let churn = cache_churn.unwrap_or(0.0).min(CHURN_MAX);
-    computed_ms * churn / (1.0 + churn)
-}
-
-/// Mean overlap of the candidates without the longest: near zero for a conversation on one worker, near the
-/// full length for a prefix that all workers hold.
-fn common(overlaps: impl Iterator<Item = u32>) -> u32 {
-    let (sum, most, count) = overlaps.fold((0_u64, 0, 0_u64), |(sum, most, count), tokens| {
-        (sum + u64::from(tokens), tokens.max(most), count + 1)
-    });
-    (sum - u64::from(most)).checked_div(count.saturating_sub(1)).unwrap_or(0) as u32
-}
-
-impl CandidateInput<'_> {
-    /// The prediction for a worker's cache.
-    #[inline]
-    fn expectation(&self, worker: WorkerId, load: &WorkerLoadView, presumed_bytes: u32) -> Expectation {
-        let prediction = self.prediction(load, || self.scratch.held(worker));
-        let WorkerLoadView { view, generation, evicted_blocks, .. } = *load;
-        Expectation { view, generation, evicted_blocks, presumed_bytes, prediction }
-    }
-
-    /// The expected overlap with a worker's cache.
-    #[inline]
-    fn overlap(&self, worker: WorkerId, load: &WorkerLoadView, expectation: &Expectation) -> PromptOverlap {
-        let Expectation { presumed_bytes, prediction, .. } = *expectation;
-        // Engines always compute the last token for its logits.
-        let usable = self.prompt_tokens.saturating_sub(1);
-        let presumed = match presumed_bytes {
-            0 => 0,
-            bytes => {
-                whole_blocks(self.pool.tokens.tokens_in(bytes).min(usable), load.block_tokens.unwrap_or(1))
-            }
-        };
-        // The maximum, not the sum: a presumption beside a prediction stands only until its event must have
-        // arrived. Without a prediction, as for prompts that are not rendered, presumptions last.
-        let believed = prediction.map_or(presumed, |prediction| {
-            let block_tokens = load.block_tokens.unwrap_or(1);
-            prediction.expected.max(self.scratch.held(worker).awaited(presumed, block_tokens))
-        });
-        let reported = prediction.map_or(0, |prediction| prediction.expected + prediction.restorable);
-        PromptOverlap {
-            prompt_tokens: self.prompt_tokens,
-            overlap_tokens: self.request.known_tokens.map_or(believed, |known| known[worker.index()]),
-            restorable_tokens: reported.saturating_sub(believed),
-            shortfall_tokens: self.shortfall(prediction.is_none(), believed, usable),
-        }
-    }
-
-    /// Tokens that a worker without events probably holds beyond the presumed overlap; 0 without an overlap.
-    #[inline]
-    fn shortfall(&self, is_presumed: bool, presumed: u32, usable: u32) -> u32 {
-        let applies = is_presumed && presumed > 0 && self.request.known_tokens.is_none();
-        let shortfall = || self.pool.presumed_shortfall.tokens();
-        if applies { shortfall().min((usable - presumed.min(usable)) / 2) } else { 0 }
-    }
-
-    /// Prediction from the worker's events; `None` without events, or for a prompt that is not rendered.
-    #[inline]
-    fn prediction(
-        &self,
-        load: &WorkerLoadView,
-        held: impl FnOnce() -> ReportedOverlap,
-    ) -> Option<CachePrediction> {
-        let texts = self.request.texts;
-        let first = texts.first().filter(|_| load.view != CacheView::Presumed)?;
-        let held = held().without(self.context.without_view);
-        // A worker matches only the text of its own family.
-        let text: &PromptText<'_> = texts.get(usize::from(held.text)).unwrap_or(first);
-        let block_tokens = load.block_tokens.unwrap_or(1);
-        let prompt_bytes = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
-        let (view, trust) = (load.view, load.trust);
-        let sampled_weight = match text.unit {
-            Unit::Byte => self.pool.sampled_reuse.weight(),
-            // Token ids match exactly, sampled or not.
-            Unit::Token => 1.0,
-        };
-        let recomputes_last_block = load.recomputes_last_block;
-        Some(held.predict(PredictionWeights {
-            view,
-            trust,
-            sampled_weight,
-            block_tokens,
-            prompt_bytes,
-            recomputes_last_block,
-        }))
-    }
-}
-
-impl From<Arc<Worker>> for Member {
-    fn from(worker: Arc<Worker>) -> Member {
-        let (expectation, features) = (Expectation::default(), PrefillFeatures::default());
-        Member { id: worker.id, identity: worker.identity, worker, expectation, features }
     }
 }

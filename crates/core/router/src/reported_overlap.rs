@@ -64,6 +64,11 @@ impl ReportedOverlap {
         }
     }
 
+    /// Whether the engine has reported any tokens. Without them every prediction is zero.
+    pub fn has_tokens(&self) -> bool {
+        self.proven.tokens | self.sampled.tokens | self.all_tiers.tokens | self.chain.tokens > 0
+    }
+
     /// Presumed tokens that count until the events of their requests arrive. Where a model has several caches and the
     /// full attention's blocks are reported already, the events are there, and they know better. Presumed tokens are
     /// estimated, hence the margin.

@@ -57,8 +57,9 @@ pub struct Usable<'a> {
 }
 
 impl Usable<'_> {
+    #[inline]
     pub(crate) fn includes(self, worker: WorkerId) -> bool {
-        allows(self.within, worker) && !self.avoid.contains(&worker)
+        allows(self.within, worker) && (self.avoid.is_empty() || !self.avoid.contains(&worker))
     }
 }
 

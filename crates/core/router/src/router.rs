@@ -13,11 +13,12 @@ use warmroute_types::{MAX_WORKERS, Micros};
 
 use crate::adapter_names::AdapterNames;
 use crate::awaited_answers::AwaitedAnswers;
+use crate::candidate_input::DecisionContext;
 use crate::decision::{Decision, NoRoute};
 use crate::model_rules::{ModelRuleTable, rules_of};
 use crate::outcome::{Observed, Outcome};
 use crate::policies::Policies;
-use crate::pool::{DecisionContext, Pool, Vacancy};
+use crate::pool::{Pool, Vacancy};
 use crate::pools::Pools;
 use crate::reported::Reported;
 use crate::reported_view::ReportedView;
@@ -140,13 +141,13 @@ impl<P: Policy> Router<P> {
         let kept = if scratch.kept == KeptCandidates::All { pool.len() } else { 0 };
         let mut all_candidates = Vec::with_capacity(kept);
         let open = pool.enter(&context, request, scratch);
-        let open = open.ok_or_else(|| self.no_route_reason(&pools, pool, request))?;
+        let mut open = open.ok_or_else(|| self.no_route_reason(&pools, pool, request))?;
         all_candidates.extend(open.records().take(kept));
         let own_policy = rules_of(&rules, request.model).and_then(|rules| rules.policy.as_ref());
         let policy = own_policy.unwrap_or(policies.acting());
-        let choice = policy.choose(&open.policy_request, open.candidates());
-        policies.compare_shadows(&open.policy_request, open.candidates(), choice.index);
-        let mut decision = open.book(policy.name(), choice, &scratch.spans);
+        let choice = open.choose(policy);
+        policies.compare_shadows(|| open.candidates(), choice.index);
+        let mut decision = open.book(policy.name(), choice);
         // After the section: storing a new prompt allocates.
         self.index.apply_pending();
         let announce =
@@ -316,6 +317,8 @@ pub use peering::Peering;
 mod adapter_tests;
 #[cfg(test)]
 mod caching_tests;
+#[cfg(test)]
+mod decision_tests;
 #[cfg(test)]
 mod preview_tests;
 #[cfg(test)]

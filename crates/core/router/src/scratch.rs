@@ -119,6 +119,7 @@ impl Scratch {
     }
 
     /// The reported overlap of a worker.
+    #[inline]
     pub(crate) fn held(&self, worker: WorkerId) -> ReportedOverlap {
         self.held.get(worker.index()).copied().unwrap_or_default()
     }

@@ -59,11 +59,11 @@ impl<'a, P: Policy> Inspect<'a, P> {
         // Allocates outside the section: decisions wait while it is held.
         let mut candidates = Vec::with_capacity(pool.len());
         let open = pool.enter(&context, request, scratch);
-        let open = open.ok_or_else(|| router.no_route_reason(&pools, pool, request))?;
+        let mut open = open.ok_or_else(|| router.no_route_reason(&pools, pool, request))?;
         let rules = router.model_rules.read();
         let own_policy = rules_of(&rules, request.model).and_then(|rules| rules.policy.as_ref());
         let policy = own_policy.unwrap_or(policies.acting());
-        let Choice { index: chosen, reason } = policy.choose(&open.policy_request, open.candidates());
+        let Choice { index: chosen, reason } = open.choose(policy);
         candidates.extend(open.records());
         let prompt_tokens = open.policy_request.prompt_tokens;
         Ok(Preview { policy: policy.name(), reason, prompt_tokens, chosen, candidates })

@@ -302,7 +302,7 @@ impl<P: Policy> Peering<'_, P> {
         let prompt = booked.prompt.as_ref().filter(|prompt| is_sane(prompt));
         let worker = sharing.worker(booked.worker)?;
         let (load, forecast) =
-            (self.router.fleet.load_view(worker.id), self.router.fleet.forecast(worker.id, now));
+            (self.router.fleet.load_summary(worker.id), self.router.fleet.forecast(worker.id, now));
         let found = PromptOverlap {
             prompt_tokens,
             overlap_tokens: cached_tokens,
@@ -323,7 +323,7 @@ impl<P: Policy> Peering<'_, P> {
         });
         self.router.index.apply_pending();
         let is_rendered = !prompt.is_some_and(|prompt| prompt.is_unrendered);
-        let awaits_event = is_rendered && load.view == CacheView::Reported;
+        let awaits_event = is_rendered && self.router.fleet.load_view(worker.id).view == CacheView::Reported;
         Some(PeerAssignment { worker, booking, presumed, awaits_event, made: now, bookings })
     }
 

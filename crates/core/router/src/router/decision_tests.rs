@@ -50,7 +50,7 @@ fn plain_estimates(open: &OpenDecision<'_>, workers: &[WorkerId]) -> Vec<Estimat
     }
     let anywhere_ms = estimates.iter().map(Estimate::work_ms).fold(f32::INFINITY, f32::min);
     for (estimate, &worker) in estimates.iter_mut().zip(workers) {
-        let churn = fleet.cache_churn(worker, now).unwrap_or(0.0);
+        let churn = fleet.cache_churn(worker, now).unwrap_or(0.0).min(0.2);
         estimate.anywhere_ms = anywhere_ms;
         estimate.followers = followers_per_ms * (estimate.work_ms() + anywhere_ms);
         estimate.step_ms *= step_weight;

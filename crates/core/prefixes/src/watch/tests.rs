@@ -65,16 +65,17 @@ fn a_random_id_at_the_beginning_is_found() {
 
 #[test]
 fn values_that_stay_the_same_are_not_the_cause() {
-    let id = |n: usize| xxh3_64_with_seed(b"id", n as u64);
-    let first_line: [(&dyn Fn(usize) -> String, Cause, u32); 4] = [
-        (&|n| format!("Policy of 2026-01-01. Request id {:016x}f7.", id(n)), Cause::RandomId, 33),
-        (&|n| format!("Build 9f86d081884c. Turn {n}."), Cause::Number, 25),
-        (&|n| format!("Build 9f86d081884c, now 08:{:02}:00.", n + 10), Cause::Timestamp, 24),
-        (&|n| format!("Turn {n}, now 08:{:02}:00.", n + 10), Cause::Timestamp, 5),
-    ];
-    for (line, cause, byte) in first_line {
-        let found = Watched::new().only_break(|n| request(&system(&line(n)), &[], "What is new?"));
-        assert_eq!(found, (cause, "messages[0].content".to_owned(), Some(byte)), "{}", line(0));
+    let line = |case: usize, n: usize| match case {
+        0 => format!("Policy of 2026-01-01. Request id {:016x}f7.", xxh3_64_with_seed(b"id", n as u64)),
+        1 => format!("Build 9f86d081884c. Turn {n}."),
+        2 => format!("Build 9f86d081884c, now 08:{:02}:00.", n + 10),
+        _ => format!("Turn {n}, now 08:{:02}:00.", n + 10),
+    };
+    let expected =
+        [(Cause::RandomId, 33), (Cause::Number, 25), (Cause::Timestamp, 24), (Cause::Timestamp, 5)];
+    for (case, (cause, byte)) in expected.into_iter().enumerate() {
+        let found = Watched::new().only_break(|n| request(&system(&line(case, n)), &[], "What is new?"));
+        assert_eq!(found, (cause, "messages[0].content".to_owned(), Some(byte)), "{}", line(case, 0));
     }
 }
 

@@ -202,11 +202,10 @@ fn read_head(packed: &mut Packed<'_>) -> Option<(u64, Hash, u32, u64)> {
     Some((seed, hash, packed.u32()?, packed.u64()?))
 }
 
+type LaterParts = (Vec<(u128, StoredResponse)>, Vec<SavedMedium>);
+
 /// The parts that a version has. Its last one is not empty, else it would be the version before.
-fn read_later_parts(
-    packed: &mut Packed<'_>,
-    version: u32,
-) -> Option<(Vec<(u128, StoredResponse)>, Vec<SavedMedium>)> {
+fn read_later_parts(packed: &mut Packed<'_>, version: u32) -> Option<LaterParts> {
     if version == VERSION_WITHOUT_STORED {
         return Some(Default::default());
     }

@@ -49,7 +49,7 @@ pub(crate) trait StreamReader {
 pub(crate) struct RepeatedStart<S> {
     /// The start of the event before, until a shared start is known.
     last: Vec<u8>,
-    known: Option<KnownStart<S>>,
+    known: Option<Box<KnownStart<S>>>,
     /// Consecutive events that did not have it.
     others: u8,
 }
@@ -79,7 +79,7 @@ impl<S> RepeatedStart<S> {
 
     /// Reads an event, or a part of one that was split.
     fn read_event<R: StreamReader<State = S>>(&mut self, reader: &mut R, event: &[u8]) {
-        match &self.known {
+        match self.known.as_deref() {
             Some(KnownStart { bytes, before, after }) => {
                 if event.starts_with(bytes) && reader.is_in(before) {
                     self.others = 0;
@@ -111,7 +111,7 @@ impl<S> RepeatedStart<S> {
             && !start.is_empty()
             && reader.findings() == found
         {
-            self.known = Some(KnownStart { bytes: start.to_vec(), before, after });
+            self.known = Some(Box::new(KnownStart { bytes: start.to_vec(), before, after }));
         }
         reader.read(rest);
     }

@@ -170,10 +170,9 @@ mod tests {
     fn starts_are_skipped_and_nothing_is_missed() {
         let head = "data: a start that each of the events has in common \"";
         let event = |number: usize| format!("{head}[{}]\n\n", "x".repeat(number % 7));
-        let other =
-            format!("data: another start, and [letters] in it, of an event as long as most \"[x]\n\n");
+        let other = "data: another start, and [letters] in it, of an event as long as most \"[x]\n\n";
         let stream: String =
-            (0..100).map(|number| if number % 9 == 8 { other.clone() } else { event(number) }).collect();
+            (0..100).map(|number| if number % 9 == 8 { other.to_owned() } else { event(number) }).collect();
         let plain = read(&stream, 1);
         assert_eq!(plain.bytes_read, stream.len(), "single bytes are no starts");
         for size in [stream.len(), 1_000, 100, 61, 7] {

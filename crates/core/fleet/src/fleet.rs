@@ -9,9 +9,9 @@ use warmroute_types::{
 };
 
 use crate::adapter_slots::AdapterSlots;
+use crate::change_guard::ChangeGuard;
 use crate::engine_kinds::EngineKinds;
 use crate::fault_attribution::{BREAKS_MIN, FaultAttribution, OutcomeCounts, Verdict};
-use crate::load_summary::ChangeGuard;
 use crate::outlier::Outliers;
 use crate::prefill_queue::{PrefillQueue, Ticket};
 use crate::worker_load::WorkerLoad;

@@ -17,6 +17,7 @@ mod booked_work;
 mod booking;
 mod breaker;
 mod cache_belief;
+mod change_guard;
 mod engine_kinds;
 mod fault_attribution;
 mod fleet;
@@ -30,6 +31,7 @@ mod prefill_steps;
 mod ratios;
 mod relative_latency;
 mod retry_budget;
+mod summaries;
 mod worker;
 mod worker_load;
 

@@ -18,10 +18,7 @@ use warmroute_prompt::MediumFacts;
 use warmroute_types::{StoredBlocks, Usage, WorkerId};
 
 use crate::prompt::PromptText;
-use crate::saved_media::SavedMedium;
-
-/// Most media that are known; the oldest are forgotten first.
-pub(crate) const KNOWN_MAX: usize = 1 << 16;
+use crate::saved_media::{KNOWN_MAX, SavedMedium};
 
 /// Media of a worker's latest events.
 const SEEN_MAX: usize = 64;

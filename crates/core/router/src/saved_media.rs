@@ -3,7 +3,8 @@
 use warmroute_prompt::MediumFacts;
 use warmroute_types::Packed;
 
-use crate::media::KNOWN_MAX;
+/// Most media that are known; the oldest are forgotten first.
+pub(crate) const KNOWN_MAX: usize = 1 << 16;
 
 /// Encoded bytes of an entry without its placeholder.
 const ENTRY_BYTES: usize = 8 + 8 + 8 + 4 + 1;

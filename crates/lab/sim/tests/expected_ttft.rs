@@ -99,8 +99,8 @@ fn the_load_of_a_departed_worker_spreads_over_all_others() {
 #[test]
 fn agents_use_the_memory_of_all_workers() {
     let computed_tokens = |rule: &str| -> u64 {
-        let config = Config { view: View::Reported, ..Config::new(Profile::Llama3_1_8b, WORKERS) };
-        let scale = WorkloadScale { seed: 2, rate: 1.0, requests: Some(1_500) };
+        let config = Config { view: View::Reported, ..Config::new(Profile::Llama3_1_8b, 2 * WORKERS) };
+        let scale = WorkloadScale { seed: 2, rate: 2.0, requests: Some(3_000) };
         let sessions = Workload::CodingAgents.sessions(scale);
         let outcome = run(&config, &Rule::parse(rule).unwrap(), sessions).unwrap();
         outcome.records.iter().map(|record| u64::from(record.prompt_tokens - record.cached_tokens)).sum()

@@ -144,9 +144,9 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// The only medium that can stand after these bytes of an answered prompt. Either the engine has computed it, and one
-    /// medium that has appeared in events since the decision continues the bytes. Or the worker's cache, of which every
-    /// medium is known, holds the whole prompt with one of them: the prompt's own events have arrived then.
+    /// The only medium that can stand after these bytes of an answered prompt. If the engine has computed it, one medium that
+    /// has appeared in events since the decision continues the bytes. If the engine has found it, the worker's cache, of
+    /// which every medium is known, holds the whole prompt with one of them. An engine that reports no count has done either.
     fn explain_medium(
         &self,
         media: &AwaitedMedia,
@@ -156,20 +156,19 @@ impl<P: Policy> Router<P> {
         let AwaitedMedia { worker, family, root, .. } = *media;
         let text = PromptText { root, bytes, unit: Unit::Byte };
         let before = self.reported_tokens(text, ReportedView::Sampled.holder(worker));
-        let appeared = match media.found {
-            Some(found) if found <= before => self.reported.media_since(worker, family, media.moment),
-            _ => Vec::new(),
-        };
-        let only = only(appeared, |facts| self.reach(media, bytes, next.after, facts).is_some());
+        if media.found.is_some_and(|found| found <= before) {
+            let appeared = self.reported.media_since(worker, family, media.moment);
+            return only(appeared, |facts| self.reach(media, bytes, next.after, facts).is_some());
+        }
         // The last medium's prompt can be compared to its end.
         let is_complete = || self.fleet.load_view(worker).view == CacheView::Reported;
-        if only.is_some() || !next.rest.is_empty() || media.prompt_tokens == 0 || !is_complete() {
-            return only;
+        if !next.rest.is_empty() || media.prompt_tokens == 0 || !is_complete() {
+            return None;
         }
         let block_tokens = self.fleet.block_tokens(worker).unwrap_or(BLOCK_TOKENS);
         let is_whole = |reached: u32| reached.saturating_add(block_tokens) > media.prompt_tokens;
         let held = self.reported.media_since(worker, family, 0);
-        self::only(held, |facts| self.reach(media, bytes, next.after, facts).is_some_and(is_whole))
+        only(held, |facts| self.reach(media, bytes, next.after, facts).is_some_and(is_whole))
     }
 
     /// Tokens that the worker's cache holds of these bytes and the text after them with a medium; `None` where it does not

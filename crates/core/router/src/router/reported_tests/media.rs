@@ -76,6 +76,17 @@ impl Question {
 
     /// Asks it at a worker, which reports all its blocks and then answers. Returns the predicted tokens.
     fn ask(&self, router: &Router<Standard>, worker_index: u16, found: Option<u32>) -> u32 {
+        self.ask_with(router, worker_index, found, Some(self.event()))
+    }
+
+    /// The same, with what the worker reports before it answers.
+    fn ask_with(
+        &self,
+        router: &Router<Standard>,
+        worker_index: u16,
+        found: Option<u32>,
+        event: Option<CacheEvent>,
+    ) -> u32 {
         let family = Family::new("m");
         let known = |medium| router.inspect().medium(&family, medium);
         let asking = Asking::of(&self.write(known).bytes);
@@ -92,7 +103,7 @@ impl Question {
             ..asking.request(&texts)
         };
         let mut decision = router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
-        report(router, worker_index, self.event());
+        event.into_iter().for_each(|event| report(router, worker_index, event));
         let usage =
             Usage { prompt_tokens: self.tokens().len() as u32, output_tokens: 1, cached_tokens: found };
         router.feedback(&mut decision, Answered { request: &request, usage, at: Micros(1) });
@@ -155,6 +166,19 @@ fn of_two_media_in_equal_conversations_none_is_learned() {
     [&boat, &goat].into_iter().for_each(|question| report(&router, 0, question.event()));
     boat.ask(&router, 0, Some(boat.whole_blocks()));
     assert_eq!(medium(&router, BOAT), None);
+}
+
+#[test]
+fn a_medium_that_was_computed_is_not_taken_for_a_cached_one_while_its_events_are_late() {
+    let router = router_of(1);
+    let large_goat = Picture { tokens: BOAT.tokens, ..GOAT };
+    let [boat, goat] = [BOAT, large_goat].map(|picture| Question::new(picture, 2, 120));
+    boat.ask(&router, 0, Some(0));
+    let text_blocks = (boat.before.len() / BLOCK * BLOCK) as u32;
+    goat.ask_with(&router, 0, Some(text_blocks), None);
+    assert_eq!(medium(&router, large_goat), None, "the same text with another picture is cached");
+    report(&router, 0, goat.event());
+    assert_eq!(medium(&router, large_goat).map(|known| known.facts), Some(facts(large_goat)));
 }
 
 #[test]

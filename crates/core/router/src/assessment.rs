@@ -214,7 +214,7 @@ fn last_block(
     let (found, held) = (observed.usage.cached_tokens?, proven + recomputed);
     match is_certain && observed.evicted_tokens == 0 {
         true if found == held => Some(LastBlock::Used),
-        true if found + observed.block_tokens == held => Some(LastBlock::Recomputed),
+        true if found.saturating_add(observed.block_tokens) == held => Some(LastBlock::Recomputed),
         _ => None,
     }
 }
@@ -445,6 +445,7 @@ mod tests {
             (sure, 640, 656, 0, 640, None),
             (unsure, 640, 640, 0, 624, None),
             (sure, 0, 0, 16, 0, None),
+            (sure, 640, 640, 0, u32::MAX, None),
         ] {
             let mut predicted = reported(view, proven, sampled);
             predicted.reported.as_mut().unwrap().recomputed = recomputed;

@@ -39,6 +39,13 @@ impl AnswerState {
         }
     }
 
+    /// Adds events that say the same as an earlier one.
+    pub(crate) fn add_repeated(&mut self, events: u32) {
+        if let AnswerState::Events(end) = self {
+            end.add_repeated(events);
+        }
+    }
+
     /// Whether the response is known to have ended. `has_output`: it reports tokens of an answer.
     pub(crate) fn has_ended(&self, has_output: bool) -> bool {
         match self {

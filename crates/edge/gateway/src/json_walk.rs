@@ -57,7 +57,7 @@ pub(crate) enum Value<'a> {
 }
 
 /// A walk through one document.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct JsonWalk {
     /// Open objects and lists.
     depth: usize,
@@ -126,6 +126,11 @@ impl JsonWalk {
     /// Whether a whole object or list has passed.
     pub(crate) fn is_whole(&self) -> bool {
         self.has_begun && self.depth == 0 && self.within == Within::Nothing
+    }
+
+    /// Whether the walk is in a text.
+    pub(crate) fn is_within_text(&self) -> bool {
+        self.within == Within::Text
     }
 
     fn step(&mut self, byte: u8, see: &mut impl FnMut(&[Name], Value<'_>)) {

@@ -209,7 +209,9 @@ impl Pick {
 
     /// Reads a chunk of the response.
     pub fn read_chunk(&mut self, chunk: &[u8]) {
-        self.watch.iter_mut().for_each(|watch| watch.observe(chunk));
+        if let Some(watch) = &mut self.watch {
+            watch.observe(chunk);
+        }
     }
 
     /// Ends the request after a whole response. Without a response it ends as [`Pick::end_unseen`].

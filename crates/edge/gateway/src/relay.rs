@@ -24,6 +24,7 @@ use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::idle_timeout::IdleTimeout;
 use crate::permit::Permit;
+use crate::response_content::ChunkKind;
 use crate::response_watch::ResponseWatch;
 use crate::status_class::StatusClass;
 use crate::stream_end::StreamEnd;
@@ -366,11 +367,13 @@ impl OpenResponse {
 
     /// Inspects a chunk. Returns what the client gets of it.
     fn inspect(&mut self, chunk: Bytes) -> Bytes {
-        self.watch.observe(&chunk);
+        let kind = self.watch.observe(&chunk);
         if self.usage_filter.is_none() && self.cached_filter.is_none() {
             return chunk;
         }
         let seen = match &mut self.usage_filter {
+            // Events with text are none of those that it removes.
+            Some(usage_filter) if kind == ChunkKind::TextEvents && usage_filter.is_between_events() => chunk,
             Some(usage_filter) => usage_filter.strip(chunk),
             None => chunk,
         };

@@ -3,12 +3,12 @@
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use warmroute_types::Usage;
 
-use crate::answer_state::AnswerState;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::first_token::FirstToken;
 use crate::framing::Framing;
 use crate::id_watch::IdWatch;
 use crate::pick::Pick;
+use crate::response_content::{ResponseContent, TextCounting};
 use crate::response_report::{REPORT_BYTES_MAX, ResponseReport};
 use crate::usage::UsageWatch;
 
@@ -17,8 +17,7 @@ use crate::usage::UsageWatch;
 pub struct ResponseReader {
     /// Looks for the first token; `None` once seen, or if the response is not a stream.
     first_token: Option<FirstToken>,
-    usage: UsageWatch,
-    state: Option<AnswerState>,
+    content: ResponseContent,
     id_watch: IdWatch,
     id: Option<String>,
 }
@@ -26,8 +25,10 @@ pub struct ResponseReader {
 impl ResponseReader {
     /// Takes the head of the response.
     pub fn begin(&mut self, status: StatusCode, headers: &HeaderMap) -> ResponseReport {
-        let is_stream = Framing::of(headers) == Framing::Events;
-        self.state = Some(AnswerState::new(Framing::of(headers)));
+        let framing = Framing::of(headers);
+        let is_stream = framing == Framing::Events;
+        let content = ResponseContent::new(framing, UsageWatch::default(), TextCounting::Never);
+        self.content = content.with_state(framing);
         let is_ok = AttemptOutcome::of(status) == AttemptOutcome::Ok;
         self.first_token = (is_stream && is_ok).then(FirstToken::default);
         let retry_after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -40,8 +41,7 @@ impl ResponseReader {
 
     /// Reads a chunk. Returns a report if it has the first token.
     pub fn read_chunk(&mut self, chunk: &[u8]) -> Option<ResponseReport> {
-        self.usage.observe(chunk);
-        self.state.iter_mut().for_each(|state| state.observe(chunk));
+        self.content.observe(chunk);
         if self.id.is_none() {
             self.id = self.id_watch.walk(chunk).filter(|id| id.len() < REPORT_BYTES_MAX / 2);
         }
@@ -55,9 +55,9 @@ impl ResponseReader {
     /// The report of a complete response.
     pub fn end(self) -> ResponseReport {
         let counts = |usage: Usage| (usage.prompt_tokens, usage.output_tokens, usage.cached_tokens);
-        let usage = self.usage.read();
+        let usage = self.content.usage.read();
         let has_output = usage.is_some_and(|usage| usage.output_tokens > 0);
-        let is_computed = self.state.is_some_and(|state| state.has_ended(has_output));
+        let is_computed = self.content.state.is_some_and(|state| state.has_ended(has_output));
         ResponseReport::Ended { usage: usage.map(counts), id: self.id, is_computed }
     }
 }

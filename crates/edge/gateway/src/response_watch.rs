@@ -11,6 +11,7 @@ use crate::framing::Framing;
 use crate::id_watch::IdWatch;
 use crate::meta_info::{Counting, MetaInfoWatch};
 use crate::permit::Permit;
+use crate::response_content::{ChunkKind, ResponseContent, TextCounting};
 use crate::status_class::StatusClass;
 use crate::stored_reference::StoredCall;
 use crate::stream_end::StreamEnd;
@@ -23,11 +24,7 @@ pub(crate) struct ResponseWatch {
     /// Looks for the first token; `None` once seen, or if the response is not a stream. A document arrives when
     /// everything has been computed.
     first_token: Option<FirstToken>,
-    usage: UsageWatch,
-    /// Whether the text counts until a usage comes.
-    counts_text: bool,
-    /// How the answer stands; `None` if nothing depends on it.
-    state: Option<AnswerState>,
+    content: ResponseContent,
     /// Whether another picker has read that the response is computed.
     is_computed: bool,
     /// Whether the worker does not have what the request names.
@@ -61,13 +58,13 @@ impl ResponseWatch {
         let stored_id = (is_ok && attempt.needs_response_id()).then(IdWatch::default);
         let has_text = is_stream || (is_ok && attempt.answers() > 0);
         let counts_text = has_text && (permit.is_some() || attempt.has_tenant());
+        let text = if counts_text { TextCounting::WithoutUsage } else { TextCounting::Never };
         let has_state = is_stream || attempt.is_background() || attempt.named_object().is_some();
+        let content = ResponseContent::new(framing, usage, text);
         ResponseWatch {
             attempt,
             first_token,
-            usage,
-            counts_text,
-            state: has_state.then(|| AnswerState::new(framing)),
+            content: if has_state { content.with_state(framing) } else { content },
             is_computed: false,
             is_gone: matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE),
             streamed_before: 0,
@@ -83,7 +80,7 @@ impl ResponseWatch {
     }
 
     /// Reads a chunk.
-    pub(crate) fn observe(&mut self, chunk: &[u8]) {
+    pub(crate) fn observe(&mut self, chunk: &[u8]) -> ChunkKind {
         if self.first_token.as_mut().is_some_and(|first_token| first_token.is_in(chunk)) {
             self.first_token = None;
             self.attempt.mark_first_token();
@@ -92,20 +89,17 @@ impl ResponseWatch {
             self.stored_id = None;
             self.stored = self.attempt.note_stored(&id);
         }
-        self.usage.observe(chunk);
-        if self.counts_text {
-            self.usage.observe_text(chunk);
-        }
-        self.state.iter_mut().for_each(|state| state.observe(chunk));
+        let kind = self.content.observe(chunk);
         let (charges, streamed) = (self.attempt.named_object().is_none(), self.streamed_tokens());
         if let Some(permit) = self.permit.as_mut().filter(|_| charges) {
             permit.charge_streamed(streamed);
         }
+        kind
     }
 
     /// Output tokens so far, as estimated.
     fn streamed_tokens(&self) -> u32 {
-        self.usage.streamed_tokens().saturating_add(self.streamed_before)
+        self.content.usage.streamed_tokens().saturating_add(self.streamed_before)
     }
 
     /// Notes a first token that was seen elsewhere.
@@ -119,7 +113,7 @@ impl ResponseWatch {
     /// computed.
     pub(crate) fn note_report(&mut self, usage: Option<Usage>, id: Option<&str>, is_computed: bool) {
         self.is_computed |= is_computed;
-        usage.into_iter().for_each(|usage| self.usage.set(usage));
+        usage.into_iter().for_each(|usage| self.content.usage.set(usage));
         if let (Some(_), Some(id)) = (self.stored_id.take(), id) {
             self.stored = self.attempt.note_stored(id);
         }
@@ -127,12 +121,12 @@ impl ResponseWatch {
 
     /// The events of a stream, as far as they tell its end.
     pub(crate) fn events(&self) -> Option<&StreamEnd> {
-        self.state.as_ref().and_then(AnswerState::events)
+        self.content.state.as_ref().and_then(AnswerState::events)
     }
 
     /// Charges a complete response. Returns the usage that the engine reported.
     pub(crate) fn charge_answer(&mut self, outcome: AttemptOutcome, class: StatusClass) -> Option<Usage> {
-        let usage = self.usage.read().filter(|_| outcome == AttemptOutcome::Ok);
+        let usage = self.content.usage.read().filter(|_| outcome == AttemptOutcome::Ok);
         if let Some(named) = self.attempt.named_object() {
             if self.shows_end(named.call, outcome) {
                 self.attempt.end_background(named.id, usage);
@@ -151,7 +145,7 @@ impl ResponseWatch {
             Some(usage) => self.permit.iter_mut().for_each(|permit| permit.charge_answer(usage)),
             None if class != StatusClass::Normal => self.permit.iter_mut().for_each(Permit::refund),
             None if outcome == AttemptOutcome::Ok => {
-                let known = self.usage.tokens_with_prompt_of(self.attempt.prompt_tokens());
+                let known = self.content.usage.tokens_with_prompt_of(self.attempt.prompt_tokens());
                 self.permit.iter_mut().for_each(|permit| match known {
                     Some(tokens) => permit.charge_at_least(tokens),
                     None => permit.charge_reserved(),
@@ -176,8 +170,8 @@ impl ResponseWatch {
     }
 
     fn has_ended(&self) -> bool {
-        let has_output = self.usage.read().is_some_and(|usage| usage.output_tokens > 0);
-        self.is_computed || self.state.as_ref().is_some_and(|state| state.has_ended(has_output))
+        let has_output = self.content.usage.read().is_some_and(|usage| usage.output_tokens > 0);
+        self.is_computed || self.content.state.as_ref().is_some_and(|state| state.has_ended(has_output))
     }
 
     /// Keeps the limits of a response that the engine may go on to compute. Returns whether it does.
@@ -209,7 +203,7 @@ impl ResponseWatch {
         }
         self.permit.iter_mut().for_each(Permit::mark_computed);
         let streamed = self.streamed_tokens();
-        let reported = self.usage.read();
+        let reported = self.content.usage.read();
         let reported =
             reported.map(|usage| Usage { output_tokens: usage.output_tokens.max(streamed), ..usage });
         if let (Some(permit), Some(usage)) = (&mut self.permit, reported) {

@@ -13,7 +13,6 @@
 use std::collections::BTreeSet;
 
 use crate::json_walk::{JsonWalk, Name, Value};
-use crate::repeated_start::{RepeatedStart, StreamReader};
 
 /// Names of fields and events that are longer are none that are looked for.
 const NAME_BYTES_MAX: usize = 32;
@@ -24,13 +23,6 @@ const ANSWERS_MAX: usize = 4_096;
 /// Reads the events of a stream as its bytes pass.
 #[derive(Debug, Default)]
 pub(crate) struct StreamEnd {
-    events: Events,
-    start: RepeatedStart<Place>,
-}
-
-/// What the events have said.
-#[derive(Debug, Default)]
-struct Events {
     line: Line,
     /// The field's name, then the event's name or the first bytes of its data.
     text: Vec<u8>,
@@ -59,17 +51,8 @@ enum Line {
     Other,
 }
 
-/// A place in a stream.
-#[derive(Debug)]
-struct Place {
-    line: Line,
-    text: Vec<u8>,
-    event: Event,
-    choice: Choice,
-}
-
 /// The event in which the walk is.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Event {
     walk: JsonWalk,
     lines: u32,
@@ -109,77 +92,51 @@ impl Kind {
 
 impl StreamEnd {
     /// Adds a chunk of the stream.
-    pub(crate) fn observe(&mut self, chunk: &[u8]) {
-        self.start.read(&mut self.events, chunk);
+    pub(crate) fn observe(&mut self, mut chunk: &[u8]) {
+        while !chunk.is_empty() {
+            let end = memchr::memchr(b'\n', chunk);
+            self.walk_line(&chunk[..end.unwrap_or(chunk.len())]);
+            let Some(end) = end else { return };
+            self.end_line();
+            chunk = &chunk[end + 1..];
+        }
+    }
+
+    /// Adds events that say the same as an earlier one.
+    pub(crate) fn add_repeated(&mut self, events: u32) {
+        self.count += u64::from(events);
+    }
+
+    /// Whether the stream so far ends within a text of an event's data.
+    pub(crate) fn is_within_text(&self) -> bool {
+        self.line == Line::Data && self.event.walk.is_within_text()
     }
 
     /// Whether the stream has ended as its API wants it, for a request for this many answers.
     pub(crate) fn is_complete(&self, answers: u32) -> bool {
-        let Events { begun, finished, .. } = &self.events;
+        let StreamEnd { begun, finished, .. } = self;
         let has_all = begun == finished && finished.len() as u64 >= u64::from(answers.max(1));
         has_all || self.has_final_event()
     }
 
     /// Whether an event said that the stream ends.
     pub(crate) fn has_final_event(&self) -> bool {
-        let Events { line, event, has_final, has_error, .. } = &self.events;
+        let StreamEnd { line, event, has_final, has_error, .. } = self;
         // The last event may lack the empty line after it.
-        let is_done = *line == Line::Data && self.events.is_done();
+        let is_done = *line == Line::Data && self.is_done();
         *has_final || *has_error || is_done || (event.walk.is_whole() && event.kind() != Kind::Other)
     }
 
     /// Whether an event was named an error.
     pub(crate) fn has_named_error(&self) -> bool {
-        self.events.has_named_error
+        self.has_named_error
     }
 
     /// Whether an event with data has come.
     pub(crate) fn has_events(&self) -> bool {
-        self.events.count > 0 || self.events.event.lines > 0
-    }
-}
-
-impl StreamReader for Events {
-    type State = Place;
-
-    fn read(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let end = memchr::memchr(b'\n', bytes);
-            self.walk_line(&bytes[..end.unwrap_or(bytes.len())]);
-            let Some(end) = end else { return };
-            self.end_line();
-            bytes = &bytes[end + 1..];
-        }
+        self.count > 0 || self.event.lines > 0
     }
 
-    fn state(&self) -> Option<Place> {
-        let Events { line, text, event, choice, .. } = self;
-        Some(Place { line: *line, text: text.clone(), event: event.clone(), choice: *choice })
-    }
-
-    /// Only between events: whatever follows an event begins anew.
-    fn is_in(&self, place: &Place) -> bool {
-        let is_between =
-            |line: Line, text: &[u8], event: &Event| line == Line::Field && text.is_empty() && event.is_new();
-        is_between(self.line, &self.text, &self.event)
-            && is_between(place.line, &place.text, &place.event)
-            && self.choice == place.choice
-    }
-
-    fn set_state(&mut self, place: &Place) {
-        (self.line, self.choice) = (place.line, place.choice);
-        self.text.clone_from(&place.text);
-        self.event = place.event.clone();
-    }
-
-    fn findings(&self) -> [u64; 2] {
-        let said = [self.has_final, self.has_error, self.has_named_error].map(u64::from);
-        let answers = (self.begun.len() + self.finished.len()) as u64;
-        [self.count, answers << 3 | said[0] << 2 | said[1] << 1 | said[2]]
-    }
-}
-
-impl Events {
     fn walk_line(&mut self, mut part: &[u8]) {
         if self.line == Line::Field {
             let colon = memchr::memchr(b':', part);
@@ -200,7 +157,7 @@ impl Events {
 
     /// Walks through the data of an event.
     fn walk_data(&mut self, part: &[u8]) {
-        let Events { event, choice, begun, finished, .. } = self;
+        let StreamEnd { event, choice, begun, finished, .. } = self;
         let Event { walk, kind, has_error, .. } = event;
         walk.walk(part, |names, value| match (names, value) {
             ([Name::Type], Value::Text(name)) => *kind = Kind::of(name),
@@ -272,11 +229,6 @@ impl Events {
 }
 
 impl Event {
-    /// Whether nothing of it has come.
-    fn is_new(&self) -> bool {
-        self.lines == 0 && self.name == Kind::Other && self.kind == Kind::Other && !self.has_error
-    }
-
     fn clear(&mut self) {
         self.walk.clear();
         let walk = std::mem::take(&mut self.walk);
@@ -378,28 +330,6 @@ mod tests {
     }
 
     #[test]
-    fn events_that_begin_alike_are_read_as_others_are() {
-        let event = |index: u32, text: &str, reason: &str| {
-            format!(
-                "data: {{\"id\":\"chatcmpl-1\",\"model\":\"m\",\"choices\":[{{\"index\":{index},\"delta\":{{\"content\":\
-                 \"{text}\"}},\"finish_reason\":{reason}}}]}}\n\n"
-            )
-        };
-        let texts = ["a", "ab", r#"\"}],"#, r#"\""#, "", " data: [DONE]", r#"\\"#];
-        for (last, answers, is_complete) in [
-            (event(0, "end", "\"stop\""), 1, true),
-            (event(0, "end", "\"stop\""), 2, false),
-            (event(0, "end", "null"), 1, false),
-            (event(0, "end", "\"stop\"") + &event(1, "a", "null"), 1, false),
-            (event(1, "end", "\"stop\"") + &event(0, "end", "\"length\""), 2, true),
-            (event(0, "end", "null").replace("\"id\"", "\"error\""), 1, true),
-        ] {
-            let stream: String = texts.iter().cycle().take(30).map(|text| event(0, text, "null")).collect();
-            assert_ends(&(stream + &last), answers, is_complete);
-        }
-    }
-
-    #[test]
     fn a_chat_ends_when_each_answer_has_said_why() {
         let (open, stop) = (choice(0, "null"), choice(0, "\"stop\""));
         assert_ends(&format!("{open}{stop}"), 1, true);
@@ -428,8 +358,8 @@ mod tests {
         for index in 0..10_000 {
             end.observe(choice(index, "\"stop\"").as_bytes());
         }
-        assert!(end.events.begun.len() <= ANSWERS_MAX + 1 && !end.is_complete(10_000));
+        assert!(end.begun.len() <= ANSWERS_MAX + 1 && !end.is_complete(10_000));
         end.observe(&vec![b'x'; 1 << 20]);
-        assert!(end.events.text.len() <= NAME_BYTES_MAX + 1);
+        assert!(end.text.len() <= NAME_BYTES_MAX + 1);
     }
 }

@@ -5,8 +5,6 @@
 //! it: a token is taken to have at most four bytes of one kind, such as letters or digits. That is close for prose
 //! and code, and splits what a tokenizer would split anyway, as in `1 2 3`.
 
-use crate::repeated_start::{RepeatedStart, StreamReader};
-
 /// Longer names are none of a text's.
 const NAME_BYTES_MAX: usize = 24;
 
@@ -19,30 +17,36 @@ const ESCAPED_BYTES: usize = 3;
 /// The text of a response so far.
 #[derive(Debug, Default)]
 pub(crate) struct StreamedText {
-    strings: Strings,
-    start: RepeatedStart<Place>,
-}
-
-/// What the strings of a response have so far.
-#[derive(Debug, Default)]
-struct Strings {
+    within: Within,
     place: Place,
+    /// The run of bytes that the next one may continue.
+    run: Run,
     /// The beginning of a name that is split between two reads, or has escapes.
     name: Vec<u8>,
-    deltas: u32,
-    texts: u32,
+    tokens: TextTokens,
 }
 
-/// A place in a response.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Place {
-    within: Within,
+/// What decides how the next string is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
     /// The last byte outside of strings that is no space.
     before: u8,
     /// What a value of the last name is.
     named: Part,
-    /// The run of bytes that the next one may continue.
-    run: (Kind, u8),
+}
+
+/// Approximate tokens of text, by the name that it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TextTokens {
+    deltas: u32,
+    texts: u32,
+}
+
+/// Consecutive bytes of one kind that are counted as a token.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    kind: Kind,
+    length: u8,
 }
 
 /// Where the bytes so far end.
@@ -58,8 +62,8 @@ enum Within {
 }
 
 /// What a string is.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Part {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Part {
     Name,
     Delta,
     Text,
@@ -101,40 +105,81 @@ impl Kind {
     }
 }
 
-impl StreamedText {
-    /// Approximate tokens of the text so far.
-    pub(crate) fn tokens(&self) -> u32 {
-        let Strings { deltas, texts, .. } = self.strings;
-        if deltas > 0 { deltas } else { texts }
-    }
-
-    /// Adds a chunk of the response.
-    pub(crate) fn observe(&mut self, bytes: &[u8]) {
-        self.start.read(&mut self.strings, bytes);
+impl Run {
+    /// Adds a byte. Returns the tokens that begin with it.
+    fn add(&mut self, kind: Kind) -> u32 {
+        let begins = kind != self.kind || self.length == TOKEN_BYTES;
+        *self = Run { kind, length: if begins { 1 } else { self.length + 1 } };
+        u32::from(begins && kind != Kind::Space)
     }
 }
 
-impl StreamReader for Strings {
-    type State = Place;
+impl TextTokens {
+    /// Adds a string without escapes.
+    pub(crate) fn add_string(&mut self, part: Part, plain: &[u8]) {
+        let mut run = Run::default();
+        plain.iter().for_each(|byte| self.add(part, run.add(Kind::of(*byte))));
+    }
 
-    fn read(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn add_all(&mut self, other: TextTokens) {
+        self.add(Part::Delta, other.deltas);
+        self.add(Part::Text, other.texts);
+    }
+
+    fn add(&mut self, part: Part, tokens: u32) {
+        match part {
+            Part::Delta => self.deltas = self.deltas.saturating_add(tokens),
+            Part::Text => self.texts = self.texts.saturating_add(tokens),
+            Part::Name | Part::Other => {}
+        }
+    }
+}
+
+impl StreamedText {
+    /// Approximate tokens of the text so far.
+    pub(crate) fn tokens(&self) -> u32 {
+        let TextTokens { deltas, texts } = self.tokens;
+        if deltas > 0 { deltas } else { texts }
+    }
+
+    /// The same, by name, and where the response so far ends.
+    pub(crate) fn reading(&self) -> (TextTokens, Place) {
+        (self.tokens, self.place)
+    }
+
+    /// Adds text that was counted elsewhere and ends at this place, outside of strings.
+    pub(crate) fn add(&mut self, tokens: TextTokens, place: Place) {
+        self.tokens.add_all(tokens);
+        self.place = place;
+    }
+
+    /// What the string is in which the bytes so far end; `None` outside of strings.
+    pub(crate) fn open_string(&self) -> Option<Part> {
+        match self.within {
+            Within::Structure => None,
+            Within::String(part) | Within::Escape(part) | Within::Digits(part, _) => Some(part),
+        }
+    }
+
+    /// Adds a chunk of the response.
+    pub(crate) fn observe(&mut self, mut bytes: &[u8]) {
         while let Some(&first) = bytes.first() {
-            let read = match self.place.within {
+            let read = match self.within {
                 Within::Structure => self.read_structure(bytes),
                 Within::String(part) => self.read_string(part, bytes),
                 Within::Escape(part) => {
                     if first == b'u' {
-                        self.place.within = Within::Digits(part, 0);
+                        self.within = Within::Digits(part, 0);
                     } else {
-                        self.place.within = Within::String(part);
+                        self.within = Within::String(part);
                         self.take(part, Kind::Sign);
                     }
                     1
                 }
                 Within::Digits(part, seen) => {
-                    self.place.within = Within::Digits(part, seen + 1);
+                    self.within = Within::Digits(part, seen + 1);
                     if seen == 3 {
-                        self.place.within = Within::String(part);
+                        self.within = Within::String(part);
                         (0..ESCAPED_BYTES).for_each(|_| self.take(part, Kind::Letter));
                     }
                     1
@@ -144,35 +189,15 @@ impl StreamReader for Strings {
         }
     }
 
-    /// Outside of strings only: the beginning of a name is not part of the state.
-    fn state(&self) -> Option<Place> {
-        Some(self.place).filter(|place| place.within == Within::Structure)
-    }
-
-    fn is_in(&self, place: &Place) -> bool {
-        self.place == *place
-    }
-
-    fn set_state(&mut self, place: &Place) {
-        self.place = *place;
-    }
-
-    fn findings(&self) -> [u64; 2] {
-        [u64::from(self.deltas), u64::from(self.texts)]
-    }
-}
-
-impl Strings {
     /// Reads up to the next string. Returns how much was read.
     fn read_structure(&mut self, bytes: &[u8]) -> usize {
         let quote = memchr::memchr(b'"', bytes);
         let between = &bytes[..quote.unwrap_or(bytes.len())];
-        let place = &mut self.place;
-        place.before = between.trim_ascii_end().last().copied().unwrap_or(place.before);
+        self.place.before = between.trim_ascii_end().last().copied().unwrap_or(self.place.before);
         let Some(quote) = quote else { return bytes.len() };
-        let part = if place.before == b':' { place.named } else { Part::Name };
+        let part = if self.place.before == b':' { self.place.named } else { Part::Name };
         self.name.clear();
-        (place.within, place.before, place.run) = (Within::String(part), b'"', (Kind::Space, 0));
+        (self.within, self.place.before, self.run) = (Within::String(part), b'"', Run::default());
         quote + 1
     }
 
@@ -193,7 +218,7 @@ impl Strings {
             Part::Other => {}
         }
         let Some(end) = end else { return bytes.len() };
-        self.place.within = match bytes[end] {
+        self.within = match bytes[end] {
             b'\\' => Within::Escape(part),
             // No string contains a line break: what had begun was none.
             _ => Within::Structure,
@@ -203,17 +228,12 @@ impl Strings {
 
     /// Counts a byte of a string.
     fn take(&mut self, part: Part, kind: Kind) {
-        let (last, length) = self.place.run;
-        let begins = kind != last || length == TOKEN_BYTES;
-        self.place.run = (kind, if begins { 1 } else { length + 1 });
-        let tokens = u32::from(begins && kind != Kind::Space);
-        match part {
-            Part::Delta => self.deltas = self.deltas.saturating_add(tokens),
-            Part::Text => self.texts = self.texts.saturating_add(tokens),
-            // A name with something escaped is none of those above.
-            Part::Name if self.name.len() < NAME_BYTES_MAX => self.name.push(b'\\'),
-            Part::Name | Part::Other => {}
+        let tokens = self.run.add(kind);
+        // A name with something escaped is none of those above.
+        if part == Part::Name && self.name.len() < NAME_BYTES_MAX {
+            self.name.push(b'\\');
         }
+        self.tokens.add(part, tokens);
     }
 }
 
@@ -252,30 +272,6 @@ mod tests {
         ] {
             for size in [1, 2, 7, 64, 10_000] {
                 assert_eq!(tokens(&response, size), expected, "{response} in pieces of {size}");
-            }
-        }
-    }
-
-    #[test]
-    fn events_that_begin_alike_are_counted_as_others_are() {
-        let texts = ["one", "one two", r#"\"three\","#, "", r#"4 \u4f60"#, "\\n"];
-        for (start, end) in [
-            (
-                r#"{"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"delta":{"content":""#,
-                r#""}}]}"#,
-            ),
-            (
-                r#"{"type":"response.output_text.delta","item_id":"msg-1","delta":""#,
-                r#"","sequence_number":7}"#,
-            ),
-            (r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":""#, r#""}}"#),
-        ] {
-            let events = texts.iter().cycle().take(40);
-            let stream: String = events.map(|text| format!("data: {start}{text}{end}\n\n")).collect();
-            let plain = tokens(&stream, 1);
-            assert!(plain >= 40, "{plain}");
-            for size in [2, 61, 100, 1_000, stream.len()] {
-                assert_eq!(tokens(&stream, size), plain, "{start} in pieces of {size}");
             }
         }
     }

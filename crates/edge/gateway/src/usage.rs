@@ -13,7 +13,7 @@ use warmroute_types::Usage;
 
 use crate::event_splitter::EventSplitter;
 use crate::meta_info::MetaInfoWatch;
-use crate::streamed_text::StreamedText;
+use crate::streamed_text::{Place, StreamedText, TextTokens};
 
 /// Longer objects are no usage. Engines need a few hundred bytes.
 const USAGE_BYTES_MAX: usize = 2_048;
@@ -72,6 +72,12 @@ impl EventCount {
         self.carry[DATA.len() - kept..].copy_from_slice(&chunk[chunk.len() - kept..]);
     }
 
+    /// Adds events with one mark each, of which the last ends with this chunk.
+    fn add(&mut self, events: u32, chunk: &[u8]) {
+        self.count = self.count.saturating_add(events);
+        self.carry = chunk.last_chunk().copied().unwrap_or_default();
+    }
+
     /// Counts a mark after this byte, if it begins a line.
     fn take(&mut self, before: u8) {
         self.count = self.count.saturating_add(u32::from(matches!(before, b'\n' | 0)));
@@ -96,6 +102,21 @@ impl UsageWatch {
     /// Adds a chunk of the response to the text that counts until a usage comes.
     pub(crate) fn observe_text(&mut self, chunk: &[u8]) {
         self.text.observe(chunk);
+    }
+
+    /// Whether nothing that the next event may continue has begun.
+    pub(crate) fn is_between_events(&self) -> bool {
+        self.begun.is_empty() && self.meta_info.is_none() && self.text.open_string().is_none()
+    }
+
+    /// Adds a chunk of whole events that differ from earlier ones in their text only.
+    pub(crate) fn add_repeated(&mut self, chunk: &[u8], events: u32) {
+        self.events.add(events, chunk);
+    }
+
+    /// Adds the text of such events.
+    pub(crate) fn add_text(&mut self, tokens: TextTokens, place: Place) {
+        self.text.add(tokens, place);
     }
 
     /// Looks for usage in a chunk, and in what the chunks before have begun.
@@ -309,6 +330,11 @@ impl UsageFilter {
         Bytes::from(passed)
     }
 
+    /// Whether the next byte begins an event.
+    pub(crate) fn is_between_events(&self) -> bool {
+        self.splitter.is_between_events()
+    }
+
     /// The beginning of an event that the stream never completed.
     pub(crate) fn take_rest(&mut self) -> Option<Bytes> {
         Some(self.splitter.take_rest()).filter(|rest| !rest.is_empty())
@@ -331,7 +357,7 @@ fn carries_usage(event: &[u8]) -> bool {
 const CHOICES: &[u8] = b"\"choices\":";
 
 /// Whether the event has no choices.
-fn may_be_injected_usage(event: &[u8]) -> bool {
+pub(crate) fn may_be_injected_usage(event: &[u8]) -> bool {
     let is_empty = |list: &[u8]| list.starts_with(b"[]") || list.starts_with(b" []");
     CHOICES_FINDER.find_iter(event).any(|at| is_empty(&event[at + CHOICES.len()..]))
 }

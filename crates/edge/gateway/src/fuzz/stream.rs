@@ -7,6 +7,7 @@ use warmroute_types::Usage;
 use crate::answer_state::AnswerState;
 use crate::first_token::FirstToken;
 use crate::framing::Framing;
+use crate::response_content::{ChunkKind, ResponseContent, TextCounting};
 use crate::stream_end::StreamEnd;
 use crate::usage::{UsageFilter, UsageWatch};
 
@@ -16,7 +17,8 @@ struct Seen {
     usage: Option<Usage>,
     tokens: u32,
     passed: Vec<u8>,
-    is_complete: bool,
+    end: [bool; 2],
+    said: [bool; 3],
     has_ended: bool,
 }
 
@@ -26,8 +28,45 @@ pub fn stream(input: &[u8]) {
     let [whole, others @ ..] = cuttings(input).map(|pieces| Seen::of(&pieces));
     assert_eq!(String::from_utf8_lossy(&whole.passed), String::from_utf8_lossy(&expected));
     others.iter().for_each(|seen| assert_eq!(*seen, whole));
+    repeated_events_are_read_alike(input);
     long_events_are_split_alike(input);
     the_first_token_has_one_position(input);
+}
+
+/// Each event comes three times, with another letter in it. Where a read has whole events, most are recognized and not read.
+fn repeated_events_are_read_alike(input: &[u8]) {
+    let mut dice = Dice::of(input);
+    // That takes longer than all else here.
+    if !dice.roll().is_multiple_of(4) {
+        return;
+    }
+    let mut stream = Vec::new();
+    for event in events_of(input) {
+        for letter in [b'a', b'b', b'c'] {
+            let mut repeated = event.to_vec();
+            let texts = memchr::memmem::find_iter(event, b":\"").map(|at| at + 2).collect::<Vec<_>>();
+            if let Some(at) = texts.get(dice.roll() as usize % texts.len().max(1)) {
+                repeated.insert(*at, letter);
+            }
+            stream.extend_from_slice(&repeated);
+        }
+    }
+    let by_event = Seen::of(&events_of(&stream));
+    let [whole, ..] = cuttings(&stream).map(|pieces| Seen::of(&pieces));
+    let one_by_one = Seen::of(&stream.chunks(1).collect::<Vec<_>>());
+    assert_eq!(by_event, one_by_one, "{}", String::from_utf8_lossy(&stream));
+    assert_eq!(whole, one_by_one, "{}", String::from_utf8_lossy(&stream));
+}
+
+/// The events of a stream, each with the empty line after it.
+fn events_of(mut stream: &[u8]) -> Vec<&[u8]> {
+    let mut events = Vec::new();
+    while !stream.is_empty() {
+        let end = memchr::memmem::find(stream, b"\n\n").map_or(stream.len(), |at| at + 2);
+        events.push(&stream[..end]);
+        stream = &stream[end..];
+    }
+    events
 }
 
 /// Few inputs reach the length limits, so some are made longer. Doing that for all would take too long.
@@ -41,19 +80,29 @@ fn long_events_are_split_alike(input: &[u8]) {
 
 impl Seen {
     fn of(pieces: &[&[u8]]) -> Seen {
-        let (mut watch, mut events) = (UsageWatch::default(), UsageFilter::default());
-        let (mut end, mut document) = (StreamEnd::default(), AnswerState::new(Framing::Document));
+        let usage = UsageWatch::default();
+        let content = ResponseContent::new(Framing::Events, usage, TextCounting::WithoutUsage);
+        let (mut content, mut filter) = (content.with_state(Framing::Events), UsageFilter::default());
+        let mut document = AnswerState::new(Framing::Document);
         let mut passed = Vec::new();
         for piece in pieces {
-            watch.observe(piece);
-            watch.observe_text(piece);
-            end.observe(piece);
             document.observe(piece);
-            passed.extend_from_slice(&events.strip(Bytes::copy_from_slice(piece)));
+            match content.observe(piece) {
+                ChunkKind::TextEvents if filter.is_between_events() => passed.extend_from_slice(piece),
+                _ => passed.extend_from_slice(&filter.strip(Bytes::copy_from_slice(piece))),
+            }
         }
-        passed.extend_from_slice(&events.take_rest().unwrap_or_default());
-        let (is_complete, has_ended) = (end.is_complete(2), document.has_ended(true));
-        Seen { usage: watch.read(), tokens: watch.streamed_tokens(), passed, is_complete, has_ended }
+        passed.extend_from_slice(&filter.take_rest().unwrap_or_default());
+        let end = content.state.as_ref().and_then(AnswerState::events);
+        Seen {
+            usage: content.usage.read(),
+            tokens: content.usage.streamed_tokens(),
+            passed,
+            end: [1, 2].map(|answers| end.is_some_and(|end| end.is_complete(answers))),
+            said: [StreamEnd::has_final_event, StreamEnd::has_named_error, StreamEnd::has_events]
+                .map(|says| end.is_some_and(says)),
+            has_ended: document.has_ended(true),
+        }
     }
 }
 

@@ -1,0 +1,73 @@
+//! What the bytes of a response tell: its usage, its text, and how it stands.
+
+use crate::answer_state::AnswerState;
+use crate::framing::Framing;
+use crate::text_events::TextEvents;
+use crate::usage::UsageWatch;
+
+/// Reads a response as it passes.
+#[derive(Debug, Default)]
+pub(crate) struct ResponseContent {
+    pub(crate) usage: UsageWatch,
+    /// How the answer stands; `None` if nothing depends on it.
+    pub(crate) state: Option<AnswerState>,
+    /// When its text counts.
+    text: TextCounting,
+    /// The events that differ in their text only; `None` for a document.
+    text_events: Option<TextEvents>,
+}
+
+/// When the text of a response counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TextCounting {
+    #[default]
+    Never,
+    /// Until a usage comes, which stands at the end.
+    WithoutUsage,
+}
+
+/// What a chunk consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChunkKind {
+    /// Whole events that differ from earlier ones in their text only.
+    TextEvents,
+    Other,
+}
+
+impl ResponseContent {
+    pub(crate) fn new(framing: Framing, usage: UsageWatch, text: TextCounting) -> ResponseContent {
+        let text_events = (framing == Framing::Events).then(TextEvents::default);
+        ResponseContent { usage, state: None, text, text_events }
+    }
+
+    /// Reads how the answer stands as well.
+    pub(crate) fn with_state(self, framing: Framing) -> ResponseContent {
+        ResponseContent { state: Some(AnswerState::new(framing)), ..self }
+    }
+
+    /// Reads a chunk.
+    pub(crate) fn observe(&mut self, chunk: &[u8]) -> ChunkKind {
+        let text_events = self.text_events.as_ref().filter(|_| self.usage.is_between_events());
+        if let Some(events) = text_events.and_then(|text_events| text_events.recognize(chunk)) {
+            self.usage.add_repeated(chunk, events.count);
+            if self.counts_text() {
+                self.usage.add_text(events.tokens, events.place);
+            }
+            self.state.iter_mut().for_each(|state| state.add_repeated(events.count));
+            return ChunkKind::TextEvents;
+        }
+        self.usage.observe(chunk);
+        if self.counts_text() {
+            self.usage.observe_text(chunk);
+        }
+        self.state.iter_mut().for_each(|state| state.observe(chunk));
+        self.text_events.iter_mut().for_each(|text_events| text_events.learn(chunk));
+        ChunkKind::Other
+    }
+
+    fn counts_text(&self) -> bool {
+        // The usage of a document is final.
+        let is_known = || self.text_events.is_none() && self.usage.read().is_some();
+        self.text == TextCounting::WithoutUsage && !is_known()
+    }
+}

@@ -17,6 +17,9 @@ def read_tables(page):
     """All tables of a page with the last line above each: [{"title", "rows": [{column: cell}]}]."""
     tables, title, columns = [], "", None
     for line in page.read_text().splitlines():
+        if line.startswith("<!--"):
+            columns = None
+            continue
         if not line.startswith("|"):
             title, columns = (line.strip("#* ") or title), None
             continue

@@ -6,7 +6,9 @@
 Workloads, capacity and arrivals are those of grid.py.
 """
 import argparse
+import os
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 
 from grid import OURS, Lab, compared, scenes
 
@@ -20,15 +22,24 @@ def main():
     arguments.add_argument("--data", required=True)
     arguments.add_argument("--seeds", type=int, default=5)
     arguments.add_argument("--requests", type=int, default=4000)
+    arguments.add_argument("--quick", action="store_true", help="little traffic, to see that the command works")
     options = arguments.parse_args()
+    cells = CELLS[-1:] if options.quick else CELLS
+    if options.quick:
+        options.seeds, options.requests = 1, 400
     options.policies = ",".join([OURS] + [f"{OURS}:without={part}" for part in PARTS])
     lab = Lab(options.lab.split(), ["--view", "exact"], options.requests)
     known = {name: (flags, surely) for name, flags, surely in scenes(options.data, 1)}
     print("| workload | whole, mean and p99 ms | " + " | ".join(f"without {part}" for part in PARTS) + " |")
     print("|---|---|" + "---|" * len(PARTS))
-    for name, share in CELLS:
+    def runs_of(cell):
+        name, share = cell
         flags, surely = known[name]
-        runs, _ = lab.cell(name, flags, lab.capacity(flags, surely) * share, options)
+        return lab.cell(name, flags, lab.capacity(flags, surely) * share, options)[0]
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = list(zip(cells, pool.map(runs_of, cells)))
+    for (name, share), runs in done:
         times = {rule: {metric: [run["ttft_ms"][metric] for run in some] for metric in ("mean", "p99")} for rule, some in runs.items()}
         whole = times[OURS]
         columns = [f"{name}, {share:.0%}", ", ".join(f"{statistics.mean(whole[metric]):.4g}" for metric in whole)]

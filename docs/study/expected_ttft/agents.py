@@ -7,7 +7,9 @@
 The rate grows with the workers. Colours as in grid.py.
 """
 import argparse
+import os
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 
 from grid import METRICS, OURS, Lab, verdict
 
@@ -29,7 +31,7 @@ def row(lab, workload, workers, view, seeds):
     tpot = lambda policy: statistics.mean(run["tpot_ms"]["mean"] for run in runs[policy])
     hit = lambda policy: statistics.mean(run["token_hit_ratio"] for run in runs[policy])
     columns += [f"{tpot(OURS):.1f} ({tpot('session_affinity'):.1f}, {tpot('product'):.1f})", f"{hit(OURS):.3f} ({hit('round_robin'):.3f})"]
-    print("| " + " | ".join(columns) + " |", flush=True)
+    return "| " + " | ".join(columns) + " |"
 
 
 def main():
@@ -37,15 +39,18 @@ def main():
     arguments.add_argument("--lab", default="warmroute lab")
     arguments.add_argument("--seeds", type=int, default=3)
     arguments.add_argument("--workers", default="16,32,64")
+    arguments.add_argument("--quick", action="store_true", help="little traffic, to see that the command works")
     options = arguments.parse_args()
+    if options.quick:
+        options.seeds, options.workers = 1, "2"
     lab = Lab(options.lab.split(), [], 0)
     print("| workload | workers | view | mean TTFT ms | against the best other | p99 TTFT ms | against the best other "
           "| ms a token (session_affinity's, product's) | token hit (round_robin's) |")
     print("|---|--:|---|--:|---|--:|---|--:|--:|")
-    for workload in REQUESTS:
-        for workers in map(int, options.workers.split(",")):
-            for view in ("presumed", "reported"):
-                row(lab, workload, workers, view, options.seeds)
+    rows = [(workload, workers, view) for workload in REQUESTS for workers in map(int, options.workers.split(",")) for view in ("presumed", "reported")]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for line in pool.map(lambda which: row(lab, *which, options.seeds), rows):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every policy on every workload at shares of its capacity, and who is best in each cell.
 
-    docs/study/expected_ttft/grid.py --lab "warmroute lab" --data FOLDER [--seeds 5] [--axis workers-32] [--only conversation,b2b]
+    docs/study/expected_ttft/grid.py --lab "warmroute lab" --data FOLDER [--seeds 5] [--axis workers-32] [--only conversation,b2b] [--except codegen]
 
 Capacity is the load at which round_robin's queue begins to grow (bisection, see `Lab.capacity`). Each cell is one `lab simulate` with the same arrivals for all policies. "Not worse" is a paired difference over the seeds whose 95 %
 interval reaches zero, or a mean within 2 %. A cell is green within 2 % of the best other, even where the difference is larger but
@@ -177,16 +177,20 @@ def main():
     arguments.add_argument("--requests", type=int, default=4000, help="at 8 workers")
     arguments.add_argument("--policies", default=",".join(POLICIES))
     arguments.add_argument("--only", default="")
+    arguments.add_argument("--except", dest="without", default="")
     arguments.add_argument("--shares", default=",".join(map(str, SHARES)))
     arguments.add_argument("--axis", choices=AXES, default="none")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count())
+    arguments.add_argument("--quick", action="store_true", help="one workload, to see that the command works")
     options = arguments.parse_args()
+    if options.quick:
+        options.seeds, options.only, options.shares = 1, "b2b", "0.8"
     flags, times = AXES[options.axis]
     view = [] if options.axis == "presumed" else ["--view", "exact"]
     lab = Lab(options.lab.split(), view + flags, max(int(options.requests * times), 2000))
     wanted = options.only.split(",") if options.only else None
     # The unequal fleet has its own workers and caches.
-    chosen = [scene for scene in scenes(options.data, times) if (not wanted or scene[0] in wanted)
+    chosen = [scene for scene in scenes(options.data, times) if (not wanted or scene[0] in wanted) and scene[0] not in options.without.split(",")
               and (scene[0] != "heterogeneous" or options.axis in ("none", "stale-1s", "presumed"))]
 
     def one(scene):

@@ -39,10 +39,10 @@ impl AnswerState {
         }
     }
 
-    /// Adds events that say the same as an earlier one.
-    pub(crate) fn add_repeated(&mut self, events: u32) {
+    /// Adds events that differ from an earlier one in their text only.
+    pub(crate) fn add_recognized(&mut self, events: u32) {
         if let AnswerState::Events(end) = self {
-            end.add_repeated(events);
+            end.add_recognized(events);
         }
     }
 

@@ -128,11 +128,6 @@ impl JsonWalk {
         self.has_begun && self.depth == 0 && self.within == Within::Nothing
     }
 
-    /// Whether the walk is in a text.
-    pub(crate) fn is_within_text(&self) -> bool {
-        self.within == Within::Text
-    }
-
     fn step(&mut self, byte: u8, see: &mut impl FnMut(&[Name], Value<'_>)) {
         match byte {
             b'{' | b'[' => {

@@ -372,7 +372,7 @@ impl OpenResponse {
             return chunk;
         }
         let seen = match &mut self.usage_filter {
-            // Events with text are none of those that it removes.
+            // The filter removes only events without choices, and none of these is one.
             Some(usage_filter) if kind == ChunkKind::TextEvents && usage_filter.is_between_events() => chunk,
             Some(usage_filter) => usage_filter.strip(chunk),
             None => chunk,

@@ -11,19 +11,9 @@ pub(crate) struct ResponseContent {
     pub(crate) usage: UsageWatch,
     /// How the answer stands; `None` if nothing depends on it.
     pub(crate) state: Option<AnswerState>,
-    /// When its text counts.
-    text: TextCounting,
-    /// The events that differ in their text only; `None` for a document.
+    counts_text: bool,
+    /// Recognizes events; `None` for a document.
     text_events: Option<TextEvents>,
-}
-
-/// When the text of a response counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum TextCounting {
-    #[default]
-    Never,
-    /// Until a usage comes, which stands at the end.
-    WithoutUsage,
 }
 
 /// What a chunk consists of.
@@ -35,39 +25,38 @@ pub(crate) enum ChunkKind {
 }
 
 impl ResponseContent {
-    pub(crate) fn new(framing: Framing, usage: UsageWatch, text: TextCounting) -> ResponseContent {
+    pub(crate) fn new(framing: Framing, usage: UsageWatch) -> ResponseContent {
         let text_events = (framing == Framing::Events).then(TextEvents::default);
-        ResponseContent { usage, state: None, text, text_events }
+        ResponseContent { usage, state: None, counts_text: false, text_events }
+    }
+
+    /// Counts the tokens of the text as well.
+    pub(crate) fn count_text(self, counts_text: bool) -> ResponseContent {
+        ResponseContent { counts_text, ..self }
     }
 
     /// Reads how the answer stands as well.
-    pub(crate) fn with_state(self, framing: Framing) -> ResponseContent {
-        ResponseContent { state: Some(AnswerState::new(framing)), ..self }
+    pub(crate) fn read_state(self, state: Option<AnswerState>) -> ResponseContent {
+        ResponseContent { state, ..self }
     }
 
     /// Reads a chunk.
     pub(crate) fn observe(&mut self, chunk: &[u8]) -> ChunkKind {
-        let text_events = self.text_events.as_ref().filter(|_| self.usage.is_between_events());
+        let text_events = self.text_events.as_mut().filter(|_| self.usage.is_between_events());
         if let Some(events) = text_events.and_then(|text_events| text_events.recognize(chunk)) {
-            self.usage.add_repeated(chunk, events.count);
-            if self.counts_text() {
+            self.usage.add_recognized(chunk, events.count);
+            if self.counts_text {
                 self.usage.add_text(events.tokens, events.place);
             }
-            self.state.iter_mut().for_each(|state| state.add_repeated(events.count));
+            self.state.iter_mut().for_each(|state| state.add_recognized(events.count));
             return ChunkKind::TextEvents;
         }
         self.usage.observe(chunk);
-        if self.counts_text() {
+        if self.counts_text {
             self.usage.observe_text(chunk);
         }
         self.state.iter_mut().for_each(|state| state.observe(chunk));
         self.text_events.iter_mut().for_each(|text_events| text_events.learn(chunk));
         ChunkKind::Other
-    }
-
-    fn counts_text(&self) -> bool {
-        // The usage of a document is final.
-        let is_known = || self.text_events.is_none() && self.usage.read().is_some();
-        self.text == TextCounting::WithoutUsage && !is_known()
     }
 }

@@ -3,12 +3,13 @@
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use warmroute_types::Usage;
 
+use crate::answer_state::AnswerState;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::first_token::FirstToken;
 use crate::framing::Framing;
 use crate::id_watch::IdWatch;
 use crate::pick::Pick;
-use crate::response_content::{ResponseContent, TextCounting};
+use crate::response_content::ResponseContent;
 use crate::response_report::{REPORT_BYTES_MAX, ResponseReport};
 use crate::usage::UsageWatch;
 
@@ -27,8 +28,8 @@ impl ResponseReader {
     pub fn begin(&mut self, status: StatusCode, headers: &HeaderMap) -> ResponseReport {
         let framing = Framing::of(headers);
         let is_stream = framing == Framing::Events;
-        let content = ResponseContent::new(framing, UsageWatch::default(), TextCounting::Never);
-        self.content = content.with_state(framing);
+        let state = Some(AnswerState::new(framing));
+        self.content = ResponseContent::new(framing, UsageWatch::default()).read_state(state);
         let is_ok = AttemptOutcome::of(status) == AttemptOutcome::Ok;
         self.first_token = (is_stream && is_ok).then(FirstToken::default);
         let retry_after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());

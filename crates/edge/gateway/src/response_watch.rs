@@ -11,7 +11,7 @@ use crate::framing::Framing;
 use crate::id_watch::IdWatch;
 use crate::meta_info::{Counting, MetaInfoWatch};
 use crate::permit::Permit;
-use crate::response_content::{ChunkKind, ResponseContent, TextCounting};
+use crate::response_content::{ChunkKind, ResponseContent};
 use crate::status_class::StatusClass;
 use crate::stored_reference::StoredCall;
 use crate::stream_end::StreamEnd;
@@ -58,13 +58,12 @@ impl ResponseWatch {
         let stored_id = (is_ok && attempt.needs_response_id()).then(IdWatch::default);
         let has_text = is_stream || (is_ok && attempt.answers() > 0);
         let counts_text = has_text && (permit.is_some() || attempt.has_tenant());
-        let text = if counts_text { TextCounting::WithoutUsage } else { TextCounting::Never };
         let has_state = is_stream || attempt.is_background() || attempt.named_object().is_some();
-        let content = ResponseContent::new(framing, usage, text);
+        let content = ResponseContent::new(framing, usage).count_text(counts_text);
         ResponseWatch {
             attempt,
             first_token,
-            content: if has_state { content.with_state(framing) } else { content },
+            content: content.read_state(has_state.then(|| AnswerState::new(framing))),
             is_computed: false,
             is_gone: matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE),
             streamed_before: 0,

@@ -102,14 +102,9 @@ impl StreamEnd {
         }
     }
 
-    /// Adds events that say the same as an earlier one.
-    pub(crate) fn add_repeated(&mut self, events: u32) {
+    /// Adds events that differ from an earlier one in their text only.
+    pub(crate) fn add_recognized(&mut self, events: u32) {
         self.count += u64::from(events);
-    }
-
-    /// Whether the stream so far ends within a text of an event's data.
-    pub(crate) fn is_within_text(&self) -> bool {
-        self.line == Line::Data && self.event.walk.is_within_text()
     }
 
     /// Whether the stream has ended as its API wants it, for a request for this many answers.

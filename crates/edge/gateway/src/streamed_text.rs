@@ -142,7 +142,7 @@ impl StreamedText {
         if deltas > 0 { deltas } else { texts }
     }
 
-    /// The same, by name, and where the response so far ends.
+    /// Approximate tokens of the text so far by name, and the place where it ends.
     pub(crate) fn reading(&self) -> (TextTokens, Place) {
         (self.tokens, self.place)
     }

@@ -6,45 +6,45 @@
 //! ╰───────────────────────────── start ─────────────────────────────╯   ╰───────── end ─────────╯
 //! ```
 //!
-//! Nearly all events of most streams are such. Whatever reads a stream has read the start and the end before, and finds out
-//! nothing new about them: the events are counted, and the tokens of their text.
+//! Most events of most streams are like that. Two of them are read in full. In those that follow, start and end tell nothing
+//! new: the events are counted, and the tokens of their text.
 
 use std::sync::LazyLock;
 
 use memchr::memmem::FinderRev;
+use serde::de::IgnoredAny;
 
-use crate::stream_end::StreamEnd;
 use crate::streamed_text::{Part, Place, StreamedText, TextTokens};
-use crate::usage::may_be_injected_usage;
+use crate::usage::{may_be_injected_usage, may_report_usage};
 
 /// Between two events.
 const BOUNDARY: &[u8] = b"\n\n";
 
 static BOUNDARY_FINDER: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(BOUNDARY));
 
-/// Longer events are not kept to compare others with.
-const EVENT_BYTES_MAX: usize = 2_048;
+/// Longer events are not compared.
+const COMPARED_BYTES_MAX: usize = 2_048;
 
-/// Consecutive events without a common shape after which no more are compared.
+/// Consecutive events that are compared in vain. After them no more are compared.
 const TRIES_MAX: u8 = 32;
 
 /// The events that a stream repeats.
 #[derive(Debug, Default)]
 pub(crate) struct TextEvents {
     shape: Option<EventShape>,
-    /// The last event that was not of the shape.
+    /// The last event that was read in full.
     last: Vec<u8>,
     tries: u8,
     /// Whether the last chunk ended within an event.
     is_within_event: bool,
 }
 
-/// Recognized events.
+/// What a chunk of recognized events adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecognizedEvents {
     pub(crate) count: u32,
     pub(crate) tokens: TextTokens,
-    /// Where the last one ends, to readers of text.
+    /// The place of `StreamedText` after them.
     pub(crate) place: Place,
 }
 
@@ -58,13 +58,13 @@ struct EventShape {
     part: Part,
     /// Tokens of other text in the event.
     other_tokens: TextTokens,
-    /// Where the event ends, to readers of text.
+    /// The place of `StreamedText` after the event.
     place: Place,
 }
 
 impl TextEvents {
     /// The events of a chunk, if it consists of whole events that are recognized.
-    pub(crate) fn recognize(&self, mut chunk: &[u8]) -> Option<RecognizedEvents> {
+    pub(crate) fn recognize(&mut self, mut chunk: &[u8]) -> Option<RecognizedEvents> {
         let shape = self.shape.as_ref().filter(|_| !self.is_within_event && !chunk.is_empty())?;
         let mut events = RecognizedEvents { place: shape.place, ..RecognizedEvents::default() };
         while !chunk.is_empty() {
@@ -74,11 +74,15 @@ impl TextEvents {
             events.tokens.add_string(shape.part, text);
             chunk = rest;
         }
+        self.tries = 0;
         Some(events)
     }
 
-    /// Learns from a chunk that has been read in another way.
+    /// Learns from a chunk that was read in full.
     pub(crate) fn learn(&mut self, chunk: &[u8]) {
+        if chunk.is_empty() {
+            return;
+        }
         let was_within_event = self.is_within_event;
         self.is_within_event = !chunk.ends_with(BOUNDARY);
         if self.tries == TRIES_MAX {
@@ -89,72 +93,70 @@ impl TextEvents {
             Some(at) => Some(&chunk[at + BOUNDARY.len()..]),
             None => Some(chunk).filter(|_| !was_within_event),
         });
-        match event.filter(|event| event.len() <= EVENT_BYTES_MAX) {
-            Some(event) => {
-                self.tries += 1;
-                if let Some(shape) = EventShape::of(&self.last, event) {
-                    (self.shape, self.tries) = (Some(shape), 0);
-                }
-                self.last.clear();
-                self.last.extend_from_slice(event);
-            }
-            None => self.last.clear(),
+        let Some(event) = event.filter(|event| event.len() <= COMPARED_BYTES_MAX) else {
+            return self.last.clear();
+        };
+        self.tries += 1;
+        if let Some(shape) = EventShape::of(&self.last, event) {
+            (self.shape, self.tries) = (Some(shape), 0);
         }
+        self.last.clear();
+        self.last.extend_from_slice(event);
     }
 }
 
 impl EventShape {
-    /// The shape of two events that differ in their text only.
+    /// The shape of two events that differ in their text only, and whose readers find nothing that depends on that text.
     fn of(one: &[u8], other: &[u8]) -> Option<EventShape> {
         let same = one.iter().zip(other).take_while(|(one, other)| one == other).count();
         let start = memchr::memrchr(b'"', &one[..same])? + 1;
         let ends = one[start..].iter().rev().zip(other[start..].iter().rev());
         let same_end = &one[one.len() - ends.take_while(|(one, other)| one == other).count()..];
         let end = &same_end[memchr::memchr(b'"', same_end)?..];
-        let shape = EventShape::new(&one[..start], end).filter(|_| !may_be_injected_usage(one))?;
+        let shape = EventShape::new(&one[..start], end)?;
         let is_whole = |event: &[u8]| shape.split(event).is_some_and(|(_, rest)| rest.is_empty());
-        (is_whole(one) && is_whole(other)).then_some(shape)
+        let is_text_only = is_object(one) && !may_be_injected_usage(one) && !may_report_usage(one);
+        (is_text_only && is_whole(one) && is_whole(other)).then_some(shape)
     }
 
-    /// A shape around a text, if what readers find in the event does not depend on that text.
+    /// A shape around a string that is a text of the answer.
     fn new(start: &[u8], end: &[u8]) -> Option<EventShape> {
-        let (mut text, mut events) = (StreamedText::default(), StreamEnd::default());
-        text.observe(start);
-        events.observe(start);
-        let part = text.open_string().filter(|part| matches!(part, Part::Delta | Part::Text))?;
+        let mut text = StreamedText::default();
+        text.observe(&start[..start.len() - 1]);
+        // Otherwise the quote is an escaped one within the text.
+        let is_outside = text.open_string().is_none();
+        text.observe(b"\"");
+        let part =
+            text.open_string().filter(|part| is_outside && matches!(part, Part::Delta | Part::Text))?;
         text.observe(end);
         let (other_tokens, place) = text.reading();
-        let is_value = matches!(end[1..].trim_ascii_start().first(), Some(b',' | b'}' | b']'));
-        let is_text = events.is_within_text() && is_value && text.open_string().is_none();
-        (is_text
-            && is_object_last(start)
-            && end.iter().position(|byte| *byte == b'\n') == Some(end.len() - 2))
-        .then(|| EventShape { start: start.to_vec(), end: end.to_vec(), part, other_tokens, place })
+        Some(EventShape { start: start.to_vec(), end: end.to_vec(), part, other_tokens, place })
     }
 
-    /// The text of the event that these bytes begin with, and what follows it.
+    /// The text of the event that these bytes begin with, and what follows it. A text with escapes is read in full.
     fn split<'a>(&self, bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let from_text = bytes.strip_prefix(&*self.start)?;
-        // A text with escapes is read in another way.
         let text = memchr::memchr3(b'"', b'\\', b'\n', from_text)?;
         Some((&from_text[..text], from_text[text..].strip_prefix(&*self.end)?))
     }
 }
 
-/// Whether the last of these lines is the only one of an event's data, which begins with an object. Strings before that
-/// would be read by what the event before was.
-fn is_object_last(lines: &[u8]) -> bool {
-    let mut lines = lines.rsplit(|byte| *byte == b'\n');
+/// Whether the event consists of one line with an object, and perhaps its name before it. Readers of text would take a string
+/// before an object for a value in the event before.
+fn is_object(event: &[u8]) -> bool {
+    let mut lines = event.strip_suffix(BOUNDARY).unwrap_or(event).rsplit(|byte| *byte == b'\n');
     let data = lines.next().and_then(|line| line.strip_prefix(b"data:"));
-    data.is_some_and(|data| data.trim_ascii_start().starts_with(b"{"))
-        && lines.all(|line| line.starts_with(b"event:") && !line.contains(&b'"'))
+    data.is_some_and(|data| {
+        data.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(data).is_ok()
+    }) && lines.all(|line| line.starts_with(b"event:") && !line.contains(&b'"'))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::answer_state::AnswerState;
     use crate::framing::Framing;
-    use crate::response_content::{ChunkKind, ResponseContent, TextCounting};
+    use crate::response_content::{ChunkKind, ResponseContent};
     use crate::usage::UsageWatch;
 
     const CHAT: [&str; 2] = [
@@ -175,9 +177,8 @@ mod tests {
     }
 
     fn content() -> ResponseContent {
-        let content =
-            ResponseContent::new(Framing::Events, UsageWatch::default(), TextCounting::WithoutUsage);
-        content.with_state(Framing::Events)
+        let content = ResponseContent::new(Framing::Events, UsageWatch::default()).count_text(true);
+        content.read_state(Some(AnswerState::new(Framing::Events)))
     }
 
     /// The number of chunks that were recognized, after everything was found to be as if they had been read byte by byte.
@@ -190,7 +191,8 @@ mod tests {
         let found = |content: &ResponseContent| {
             let end = content.state.as_ref().unwrap().events().unwrap();
             let said = [end.is_complete(1), end.is_complete(2), end.has_final_event(), end.has_named_error()];
-            (content.usage.read(), content.usage.streamed_tokens(), said, end.has_events())
+            let usage = (content.usage.read(), content.usage.tokens_with_prompt_of(7));
+            (usage, content.usage.streamed_tokens(), said, end.has_events())
         };
         assert_eq!(found(&fast), found(&slow), "{chunks:#?}");
         kinds.iter().filter(|kind| **kind == ChunkKind::TextEvents).count()
@@ -251,6 +253,59 @@ mod tests {
         }
     }
 
+    /// Streams that a reader of this code made up to mislead it.
+    #[test]
+    fn what_is_found_never_depends_on_recognition() {
+        let text = ["data: {\"choices\":[{\"text\":\"", "\"}]}\n\n"];
+        let long = |letter: &str| letter.repeat(1_100);
+        let usage = |cached: u32| {
+            format!(
+                "\"usage\":{{\"prompt_tokens\":9,\"completion_tokens\":1,\"prompt_tokens_details\":{{\"cached_tokens\":{cached}}}}}"
+            )
+        };
+        let with_usage = format!("\"}}],{}}}\n\n", usage(5));
+        let with_usage = [text[0], &with_usage];
+        let in_usage =
+            ["data: {\"usage\":{\"text\":\"", "\",\"prompt_tokens\":9,\"completion_tokens\":3}}\n\n"];
+        let cut = ["data: {\"text\":\"", "\",\"usage\":\n\n"];
+        let delta = "data: {\"delta\":\"a\"}\n\n".to_owned();
+        for chunks in [
+            events(text, &[r#"\"a"#, r#"\"b"#, r#"\"!"#, r#"\":"#]),
+            [
+                events(with_usage, &["a", "b"]),
+                vec![format!("data: {{\"choices\":[],{}}}\n\n", usage(7))],
+                events(with_usage, &["c"]),
+            ]
+            .concat(),
+            events(in_usage, &[&long("a"), &long("b"), "c"]),
+            events(["data: {\"type\":1 \"text\":\"", "\"}\n\n"], &["a", "b", "message_stop"]),
+            events(["data: {\"type\":{\"text\"}:\"", "\"}\n\n"], &["a", "b", "message_stop"]),
+            [
+                events(cut, &["a", "b"]),
+                vec!["data: {}\n\n".to_owned()],
+                events(cut, &["c"]),
+                vec!["{\"prompt_tokens\":9,\"completion_tokens\":3}\n\n".to_owned()],
+            ]
+            .concat(),
+            [vec![delta], events(["data: {\"text\":\"", "\"}\n\n"], &["a", "b", "\0data:\0data:\0data:"])]
+                .concat(),
+            events(["data: {:\"w w w w\",\"text\":\"", "\"}\n\n"], &["a", "b", "c"]),
+        ] {
+            recognized(&chunks);
+        }
+    }
+
+    #[test]
+    fn events_that_are_read_between_recognized_ones_do_not_end_learning() {
+        let escaped = ["a", r"\n", "b"].repeat(usize::from(TRIES_MAX));
+        let thinking = CHAT.map(|part| part.replace("content", "reasoning_content"));
+        let mut chunks = events([&thinking[0], &thinking[1]], &["a", "b"]);
+        chunks.extend(events([&thinking[0], &thinking[1]], &escaped));
+        chunks.extend(["".to_owned(), "".to_owned()]);
+        chunks.extend(events(CHAT, &["a", "b", "c", "d"]));
+        assert_eq!(recognized(&chunks), 2 * usize::from(TRIES_MAX) + 2);
+    }
+
     #[test]
     fn another_shape_is_found_when_the_stream_has_another() {
         let thinking = CHAT.map(|part| part.replace("content", "reasoning_content"));
@@ -262,12 +317,14 @@ mod tests {
     #[test]
     fn little_is_kept_and_streams_without_a_shape_are_left_alone() {
         let mut text_events = TextEvents::default();
-        text_events.learn(&vec![b'x'; 1 << 20]);
-        text_events.learn(b"\n\n");
+        for text in ["a", "b"] {
+            text_events.learn(events(CHAT, &[&text.repeat(1 << 20)])[0].as_bytes());
+        }
+        assert!(text_events.shape.is_none(), "long events are not compared");
         for number in 0..100 {
             text_events.learn(format!("data: {{\"number\":{number}}}\n\n").as_bytes());
         }
-        assert!(text_events.last.capacity() <= EVENT_BYTES_MAX);
+        assert!(text_events.last.capacity() <= COMPARED_BYTES_MAX);
         assert_eq!(text_events.tries, TRIES_MAX);
     }
 }

@@ -39,11 +39,18 @@ pub(crate) struct UsageWatch {
 }
 
 /// Number of the events seen so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct EventCount {
     count: u32,
     /// The end of the chunk before.
     carry: [u8; DATA.len()],
+}
+
+impl Default for EventCount {
+    /// The first byte begins a line.
+    fn default() -> EventCount {
+        EventCount { count: 0, carry: [b'\n'; DATA.len()] }
+    }
 }
 
 /// Usage in the names of OpenAI, the Responses API and Anthropic. An engine may use several of them at once.
@@ -80,7 +87,7 @@ impl EventCount {
 
     /// Counts a mark after this byte, if it begins a line.
     fn take(&mut self, before: u8) {
-        self.count = self.count.saturating_add(u32::from(matches!(before, b'\n' | 0)));
+        self.count = self.count.saturating_add(u32::from(before == b'\n'));
     }
 }
 
@@ -109,12 +116,12 @@ impl UsageWatch {
         self.begun.is_empty() && self.meta_info.is_none() && self.text.open_string().is_none()
     }
 
-    /// Adds a chunk of whole events that differ from earlier ones in their text only.
-    pub(crate) fn add_repeated(&mut self, chunk: &[u8], events: u32) {
+    /// Adds a chunk of whole events that differ from earlier ones in their text only, and report no usage.
+    pub(crate) fn add_recognized(&mut self, chunk: &[u8], events: u32) {
         self.events.add(events, chunk);
     }
 
-    /// Adds the text of such events.
+    /// Adds the text of recognized events. Readers of text find the last one's end at this place.
     pub(crate) fn add_text(&mut self, tokens: TextTokens, place: Place) {
         self.text.add(tokens, place);
     }
@@ -352,6 +359,14 @@ fn ends_an_event(chunk: &[u8]) -> bool {
 /// Whether the event reports usage. `"usage":null` does not count.
 fn carries_usage(event: &[u8]) -> bool {
     [&b"\"usage\":{"[..], b"\"usage\": {"].iter().any(|key| memmem::find(event, key).is_some())
+}
+
+/// Whether something in the event may be read as a usage.
+pub(crate) fn may_report_usage(event: &[u8]) -> bool {
+    let value = |after_key: &[u8]| {
+        after_key.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start().first().copied()
+    };
+    KEY_FINDER.find_iter(event).any(|at| value(&event[at + KEY.len()..]) == Some(b'{'))
 }
 
 const CHOICES: &[u8] = b"\"choices\":";

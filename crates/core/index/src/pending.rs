@@ -60,7 +60,11 @@ impl PendingOperations {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.len.load(Ordering::Acquire) == 0
+        self.len() == 0
+    }
+
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
     }
 
     /// Adds an operation. `make` runs under the queue's lock, so ids that it takes are in the queue's order.

@@ -11,6 +11,10 @@ use crate::pending::{Operation, PendingOperations, PresumedPrompt};
 use crate::presumed;
 use crate::writer::Writer;
 
+/// Operations that a request applies at most, its own and others'. More wait for the next one. Otherwise a request that takes
+/// the lock would apply all that other threads add meanwhile.
+const OPERATIONS_A_TURN: usize = 8;
+
 /// The writer, and the operations that wait for it.
 pub(crate) struct WriterLock {
     writer: Mutex<Writer>,
@@ -45,14 +49,19 @@ impl WriterLock {
         self.apply_pending();
     }
 
-    /// Applies the waiting operations, unless another thread holds the lock: that thread applies them.
+    /// Applies the operations that wait longest, unless another thread holds the lock: that thread applies them. Lookups read
+    /// those that are left.
     pub fn apply_pending(&self) {
-        while !self.pending.is_empty()
+        let mut turn = OPERATIONS_A_TURN;
+        while turn > 0
+            && !self.pending.is_empty()
             && let Some(writer) = self.writer.try_lock()
         {
             let mut guard = WriterGuard { lock: self, writer: Some(writer) };
-            guard.apply_pending();
-            // Its drop would begin here again.
+            while turn > 0 && guard.apply_first() {
+                turn -= 1;
+            }
+            // Its drop would apply all others.
             guard.writer = None;
         }
     }
@@ -73,10 +82,15 @@ impl WriterGuard<'_> {
     }
 
     fn apply_pending(&mut self) {
-        while let Some(operation) = self.lock.pending.first() {
-            self.apply(operation);
-            self.lock.pending.pop();
-        }
+        while self.apply_first() {}
+    }
+
+    /// Applies the operation that waits longest. Returns whether there was one.
+    fn apply_first(&mut self) -> bool {
+        let Some(operation) = self.lock.pending.first() else { return false };
+        self.apply(operation);
+        self.lock.pending.pop();
+        true
     }
 }
 
@@ -102,5 +116,38 @@ impl Drop for WriterGuard<'_> {
             self.writer = None;
             self.lock.apply_pending();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warmroute_types::Micros;
+
+    use super::*;
+    use crate::children::Children;
+    use crate::config::Config;
+    use crate::holder_id::HolderId;
+    use crate::root::{Namespace, RootKey, Source};
+    use crate::span::Span;
+    use crate::table_hash::TableHash;
+    use crate::worker_bits::WorkerBits;
+
+    fn prompt(digest: u64) -> PresumedPrompt {
+        let namespace = Namespace { model: "m", lora: None, salt: None, cut: 0, source: Source::Presumed };
+        let spans = Arc::new(vec![Span { digest, bytes: 4, tokens: 1 }]);
+        PresumedPrompt { holder: HolderId(0), root: RootKey::of(&namespace), spans, now: Micros(1) }
+    }
+
+    #[test]
+    fn a_request_applies_some_of_the_operations_that_wait_and_a_holder_of_the_lock_all() {
+        let config = Config::default();
+        let children = Arc::new(Children::new(TableHash::new(config.table_seed)));
+        let lock = WriterLock::new(Writer::new(children, Arc::new(WorkerBits::new()), &config));
+        let waiting = 3 * OPERATIONS_A_TURN + 1;
+        (0..waiting as u64).for_each(|digest| _ = lock.presume(prompt(digest)));
+        lock.apply_pending();
+        assert_eq!(lock.pending.len(), waiting - OPERATIONS_A_TURN);
+        drop(lock.lock());
+        assert!(lock.pending.is_empty());
     }
 }

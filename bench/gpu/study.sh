@@ -27,9 +27,9 @@ for stage in "$@"; do
                 sticky_least_loaded+reporter least_loaded $peers ;;
         tenants-*) # The policies that matter, with another seed.
             run tenants --system 6000 --rate 3 --secs 30 --seed "${stage#tenants-}" -- $ours $peers sticky_least_loaded+reporter ;;
-        sharegpt) run sharegpt --name sharegpt --conversations "$FLEET/sharegpt.jsonl" --rate 5 --secs 15 --think 1.5 --seed 6 -- \
+        sharegpt) run sharegpt --name sharegpt --conversations "$FLEET/sharegpt.jsonl" --rate 5 --secs 15 --think 1.5 --seed "${SEED:-6}" -- \
             $ours cache_aware+events $peers ;;
-        mtrag) run mtrag --name mtrag --conversations "$FLEET/mtrag.jsonl" --rate 8 --secs 15 --think 1.5 --seed 6 -- \
+        mtrag) run mtrag --name mtrag --conversations "$FLEET/mtrag.jsonl" --rate 8 --secs 15 --think 1.5 --seed "${SEED:-6}" -- \
             $ours $peers ;;
         saturation) # Closed loop: what the fleet can serve.
             run saturation --system 6000 --concurrency 48 --secs 20 --seed 6 -- $ours cache_aware+events product+events $peers ;;

@@ -192,13 +192,14 @@ backend engine
     )
 }
 
-fn find(program: &str) -> Option<PathBuf> {
+/// The path of an installed program.
+pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(DAEMON_DIRS.iter().map(PathBuf::from));
     dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
 /// A port that was free a moment ago: not every proxy can take port 0 and say which one it got.
-fn free_port() -> io::Result<u16> {
+pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

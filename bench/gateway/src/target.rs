@@ -28,7 +28,7 @@ pub struct Target {
 /// What a target is there for.
 #[derive(Clone, Copy, PartialEq)]
 enum Role {
-    /// The baseline: its own CPU time is nobody's overhead.
+    /// The baseline: its CPU time is not overhead.
     Engine,
     Proxy,
 }
@@ -42,6 +42,11 @@ impl Target {
     /// A proxy in front of it.
     pub fn proxy(name: &str, port: u16, process: Process) -> Result<Target, Box<dyn Error>> {
         Target { name: name.to_owned(), port, role: Role::Proxy, process }.ready()
+    }
+
+    /// A proxy of which no answer is awaited, because its clients are not those of this crate.
+    pub fn unchecked_proxy(name: &str, port: u16, process: Process) -> Target {
+        Target { name: name.to_owned(), port, role: Role::Proxy, process }
     }
 
     /// Whether this is what the others are compared with.

@@ -7,9 +7,9 @@ use std::time::Duration;
 /// An answer later than this is an error; it also bounds the whole run when a proxy hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A keep-alive connection.
-pub struct Connection {
-    reader: BufReader<TcpStream>,
+/// A keep-alive connection, plain unless it is made over another stream.
+pub struct Connection<S = TcpStream> {
+    reader: BufReader<S>,
     line: String,
 }
 
@@ -34,11 +34,28 @@ enum Framing {
 impl Connection {
     /// Connects to a port of the loopback address.
     pub fn open(port: u16) -> io::Result<Connection> {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Connection { reader: BufReader::with_capacity(64 << 10, stream), line: String::new() })
+        Ok(Connection::over(connect(port)?))
+    }
+}
+
+/// A TCP connection to a port of the loopback address.
+pub fn connect(port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+impl<S: Read + Write> Connection<S> {
+    /// Sends requests over this stream.
+    pub fn over(stream: S) -> Connection<S> {
+        Connection { reader: BufReader::with_capacity(64 << 10, stream), line: String::new() }
+    }
+
+    /// The stream.
+    pub fn stream(&mut self) -> &mut S {
+        self.reader.get_mut()
     }
 
     /// Sends a request and reads the answer; the answer's memory is used again.

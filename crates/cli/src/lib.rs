@@ -24,6 +24,7 @@ mod fleet_view;
 pub mod fuzz;
 mod given;
 mod lab;
+mod large_blocks;
 mod log_lines;
 mod log_thread;
 mod logging;

@@ -7,6 +7,7 @@ use warmroute_operate::Fingerprints;
 use crate::args::ServeArgs;
 use crate::config_reader::{Origin, named_files};
 use crate::given::{Given, refuse_files};
+use crate::large_blocks::return_large_blocks;
 use crate::logging;
 use crate::options::Written;
 use crate::runtime::runtime;
@@ -16,6 +17,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files.
 pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {
+    return_large_blocks();
     refuse_files(&args.urls)?;
     let fingerprints = Fingerprints::of(args.config.as_deref());
     let given = Given::read(args.options, args.urls, args.config, written)?;

@@ -47,7 +47,7 @@ impl Acceptor {
         };
         let (certificates, key) = identity.read()?;
         let config = builder.with_single_cert(certificates, key).map_err(|error| identity.unusable(error))?;
-        Ok(Acceptor::of(config, protocol))
+        Acceptor::of(config, protocol)
     }
 
     /// Accepts TLS connections with a certificate that this process makes for itself, for clients that do not verify
@@ -59,12 +59,15 @@ impl Acceptor {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![cert.der().clone()], key.into())?;
-        Ok(Acceptor::of(config, protocol))
+        Acceptor::of(config, protocol)
     }
 
-    fn of(mut config: ServerConfig, protocol: AppProtocol) -> Acceptor {
+    /// Clients resume sessions with tickets that only this process can decrypt, and only until the settings change: it
+    /// keeps no state for them, so their number is not limited.
+    fn of(mut config: ServerConfig, protocol: AppProtocol) -> Result<Acceptor, BadTls> {
         config.alpn_protocols = protocol.alpn();
-        Acceptor(Arc::new(RwLock::new(Some(TlsAcceptor::from(Arc::new(config))))))
+        config.ticketer = rustls::crypto::ring::Ticketer::new()?;
+        Ok(Acceptor(Arc::new(RwLock::new(Some(TlsAcceptor::from(Arc::new(config)))))))
     }
 
     /// Makes this acceptor and its clones use the other's settings for new connections.
@@ -96,5 +99,68 @@ impl Acceptor {
             true => self.accept(stream).await,
             false => Acceptor::default().accept(stream).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use rustls::{ClientConfig, HandshakeKind, RootCertStore};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+
+    fn acceptor(CertifiedKey { cert, signing_key }: &CertifiedKey<rcgen::KeyPair>) -> Acceptor {
+        let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
+        let config =
+            ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_no_client_auth().with_single_cert(vec![cert.der().clone()], key.into());
+        Acceptor::of(config.unwrap(), AppProtocol::Http).unwrap()
+    }
+
+    /// One connection that reads one byte; how its handshake went.
+    async fn handshake(config: &Arc<ClientConfig>, acceptor: &Acceptor) -> HandshakeKind {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let server = async {
+            let mut accepted = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+            accepted.write_all(b"x").await.unwrap();
+            accepted.flush().await.unwrap();
+            accepted
+        };
+        let client = async {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let connector = TlsConnector::from(Arc::clone(config));
+            let mut stream = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+            // Tickets come before the first byte.
+            stream.read_exact(&mut [0]).await.unwrap();
+            stream.get_ref().1.handshake_kind().unwrap()
+        };
+        tokio::join!(server, client).1
+    }
+
+    #[tokio::test]
+    async fn any_number_of_clients_resume_their_sessions_until_the_settings_change() {
+        let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.cert.der().clone()).unwrap();
+        let client = || {
+            let config =
+                ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+            Arc::new(config.unwrap().with_root_certificates(roots.clone()).with_no_client_auth())
+        };
+        let acceptor = self::acceptor(&certificate);
+        // More than rustls remembers by default (256 sessions, two for each client).
+        let clients: Vec<_> = (0..300).map(|_| client()).collect();
+        for expected in [HandshakeKind::Full, HandshakeKind::Resumed] {
+            for client in &clients {
+                assert_eq!(handshake(client, &acceptor).await, expected);
+            }
+        }
+        // Another CA for client certificates must apply to clients with old tickets too.
+        acceptor.follow(&self::acceptor(&certificate));
+        assert_eq!(handshake(&clients[0], &acceptor).await, HandshakeKind::Full);
     }
 }

@@ -1,0 +1,223 @@
+//! What do long prompts cost when many streams are open?
+//!
+//! 2,000 clients each send a prompt of 220 KB and read a stream until the next one is due, so that about 2,000 streams are
+//! open at any moment. The servers send the first token at once, so what a client waits for is the way there: directly,
+//! through nginx, and through the gateway, at growing rates until the machine is busy.
+
+mod clients;
+mod engine;
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clients::{Clients, Prompts, Round};
+use engine::Engine;
+use warmroute_bench_gateway::args::read_flags;
+use warmroute_bench_gateway::process::Process;
+use warmroute_bench_gateway::proxies::{find, free_port};
+use warmroute_bench_gateway::scratch::Scratch;
+use warmroute_bench_gateway::stats::quantile;
+use warmroute_bench_gateway::usage::Usage;
+
+const USAGE: &str = "\
+Usage: cargo run --release --manifest-path bench/gateway/Cargo.toml --bin streams -- [OPTIONS]
+
+  --streams N         Streams open at a time [default: 2000]
+  --rates A,B         Requests a second, one measurement after another [default: 100,200,400]
+  --binary PATH       The gateway [default: target/release/warmroute of this checkout]
+  --help              This text
+
+It needs nginx.";
+
+const WORKERS: usize = 8;
+const READY_WITHIN: Duration = Duration::from_secs(30);
+const MIB: f64 = 1024.0 * 1024.0;
+
+struct Args {
+    streams: usize,
+    rates: Vec<u64>,
+    binary: String,
+}
+
+fn main() -> ExitCode {
+    let mut args = Args {
+        streams: 2_000,
+        rates: vec![100, 200, 400],
+        binary: concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release/warmroute").to_owned(),
+    };
+    match read_flags(std::env::args().skip(1), |flag, value| args.set(flag, value)) {
+        Ok(true) => {}
+        Ok(false) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(wrong) => {
+            eprintln!("{wrong}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    }
+    match run(&args) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(errors) => {
+            eprintln!("{errors} requests failed: the figures above do not count");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Args {
+    fn set(&mut self, flag: &str, value: &str) -> Result<(), String> {
+        let number = |text: &str| text.parse().ok().filter(|n| *n > 0);
+        let bad = || format!("{flag}: `{value}` is not a number above 0, or a list of them");
+        match flag {
+            "--streams" => self.streams = value.parse().ok().filter(|n| *n > 0).ok_or_else(bad)?,
+            "--rates" => {
+                self.rates = value.split(',').map(number).collect::<Option<_>>().ok_or_else(bad)?;
+            }
+            "--binary" => self.binary = value.to_owned(),
+            _ => return Err(format!("unknown option {flag}")),
+        }
+        Ok(())
+    }
+}
+
+/// Runs everything, a row for each rate and way. Returns the number of failed requests.
+fn run(args: &Args) -> Result<u64, Box<dyn Error>> {
+    let scratch = Scratch::new()?;
+    let engine = Engine::start()?;
+    let prompts = Prompts::new();
+    println!(
+        "{:>6}  {:<12}{:>9}{:>9}{:>9}{:>9}{:>9}{:>12}{:>9}{:>8}",
+        "req/s", "through", "p50 ms", "p90 ms", "p99 ms", "+p50", "+p99", "CPU ms/req", "RSS MiB", "errors"
+    );
+    let mut errors = 0;
+    for rate in &args.rates {
+        let period = Duration::from_secs_f64(args.streams as f64 / *rate as f64);
+        engine.stream_for(period.mul_f64(0.9));
+        let mut direct = None;
+        for way in ["direct", "nginx", "warmroute"] {
+            let proxy = Proxy::start(way, engine.port, &args.binary, &scratch)?;
+            let clients = Clients { port: proxy.port, count: args.streams, period, prompts: &prompts };
+            let before_us = proxy.usage()?.cpu_us;
+            let mut round = clients.run();
+            let usage = proxy.usage()?;
+            round.first_token_ms.sort_by(f64::total_cmp);
+            let cpu_ms = (usage.cpu_us - before_us) as f64 / 1e3 / round.requests.max(1) as f64;
+            print_row(*rate, way, &round, direct.as_ref(), cpu_ms, usage.rss_bytes as f64 / MIB);
+            errors += round.errors;
+            if way == "direct" {
+                direct = Some(round);
+            }
+        }
+    }
+    Ok(errors)
+}
+
+fn print_row(rate: u64, way: &str, round: &Round, direct: Option<&Round>, cpu_ms: f64, rss_mib: f64) {
+    let of = |round: &Round, share| quantile(&round.first_token_ms, share);
+    let added = |share| {
+        direct.map_or("-".to_owned(), |direct| format!("{:+.1}", of(round, share) - of(direct, share)))
+    };
+    println!(
+        "{rate:>6}  {way:<12}{:>9.1}{:>9.1}{:>9.1}{:>9}{:>9}{cpu_ms:>12.2}{rss_mib:>9.0}{:>8}",
+        of(round, 0.5),
+        of(round, 0.9),
+        of(round, 0.99),
+        added(0.5),
+        added(0.99),
+        round.errors
+    );
+}
+
+/// What requests go through, if anything.
+struct Proxy {
+    port: u16,
+    process: Option<Process>,
+}
+
+impl Proxy {
+    fn start(way: &str, engine: u16, binary: &str, scratch: &Scratch) -> Result<Proxy, Box<dyn Error>> {
+        let workers = (1..=WORKERS).map(|at| format!("127.0.0.{at}:{engine}"));
+        let log = scratch.file(&format!("{way}.log"));
+        let (port, process) = match way {
+            "nginx" => {
+                let (port, config) = (free_port()?, scratch.file("nginx.conf"));
+                fs::write(&config, nginx_config(port, workers, scratch.path()))?;
+                let program = find("nginx").ok_or("nginx is not installed")?;
+                let words = ["-c".into(), config.into_os_string()];
+                (port, Some(Process::start(&program, &words, log)?))
+            }
+            "warmroute" => {
+                let urls: Vec<String> = workers.map(|address| format!("http://{address}")).collect();
+                let mut words =
+                    vec!["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--worker-urls"];
+                words.extend(urls.iter().map(String::as_str));
+                let mut process = Process::start(Path::new(binary), &words, log)?;
+                (process.announced_port()?, Some(process))
+            }
+            _ => (engine, None),
+        };
+        let proxy = Proxy { port, process };
+        let deadline = Instant::now() + READY_WITHIN;
+        while let Err(error) = clients::try_once(proxy.port) {
+            if Instant::now() > deadline {
+                return Err(format!("{way} does not answer: {error}").into());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(proxy)
+    }
+
+    fn usage(&self) -> std::io::Result<Usage> {
+        self.process.as_ref().map_or(Ok(Usage::default()), Process::usage)
+    }
+}
+
+/// Buffers as large as a prompt, so that no body goes by way of a file.
+fn nginx_config(port: u16, workers: impl Iterator<Item = String>, scratch: &Path) -> String {
+    let folder = scratch.display();
+    let servers: String = workers.map(|address| format!("        server {address};\n")).collect();
+    format!(
+        "user root;
+daemon off;
+worker_processes auto;
+worker_rlimit_nofile 16384;
+pid {folder}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections 8192; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/nginx-body;
+    proxy_temp_path {folder}/nginx-proxy;
+    fastcgi_temp_path {folder}/nginx-fastcgi;
+    uwsgi_temp_path {folder}/nginx-uwsgi;
+    scgi_temp_path {folder}/nginx-scgi;
+    client_max_body_size 64m;
+    client_body_buffer_size 256k;
+    keepalive_requests 100000000;
+    tcp_nodelay on;
+    upstream engine {{
+{servers}        keepalive 4096;
+        keepalive_requests 100000000;
+    }}
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        location / {{
+            proxy_pass http://engine;
+            proxy_http_version 1.1;
+            proxy_set_header Connection \"\";
+            proxy_buffering off;
+        }}
+    }}
+}}
+"
+    )
+}

@@ -112,7 +112,7 @@ fn keep_fixed(mut put: Options, in_force: Options) -> Options {
     put.picker = put.picker.over(in_force.picker);
     let (cache, stays) = (&mut put.cache, in_force.cache);
     cache.max_tree_size = cache.max_tree_size.or(stays.max_tree_size);
-    cache.block_hash = cache.block_hash.take().or(stays.block_hash);
+    cache.block_hash = cache.block_hash.or(stays.block_hash);
     cache.eviction_interval_secs = cache.eviction_interval_secs.or(stays.eviction_interval_secs);
     cache.presumed_ttl_secs = cache.presumed_ttl_secs.or(stays.presumed_ttl_secs);
     cache.worker_kv_tokens = cache.worker_kv_tokens.or(stays.worker_kv_tokens);

@@ -24,7 +24,7 @@ pub use file::{most_similar, parse, read_file, without_types};
 pub use model_entry::ModelEntry;
 pub use quantity::OnOff;
 pub use secret::Secret;
-pub use settings::Settings;
+pub use settings::{Settings, bounded};
 pub use written::Written;
 
 /// Defines all options from their groups. A table of the file has the name of the field.
@@ -73,10 +73,10 @@ macro_rules! options {
             }
 
             /// The parts' settings, as far as single options set them.
-            pub fn settings(&self) -> Settings {
+            pub fn settings(&self) -> anyhow::Result<Settings> {
                 let mut settings = Settings::default();
-                $( self.$table.write(&mut settings); )*
-                settings
+                $( self.$table.write(&mut settings)?; )*
+                Ok(settings)
             }
         }
     };
@@ -164,11 +164,14 @@ mod tests {
 
     #[test]
     fn settings_of_the_defaults_are_the_parts_defaults() {
-        let (settings, defaults) = (Options::defaults().settings(), Settings::default());
+        let (settings, defaults) = (Options::defaults().settings().unwrap(), Settings::default());
         assert_eq!(format!("{:?}", settings.gateway), format!("{:?}", defaults.gateway));
         assert_eq!(format!("{:?}", settings.router), format!("{:?}", defaults.router));
         assert_eq!(format!("{:?}", settings.probe), format!("{:?}", defaults.probe));
+        assert_eq!(settings.sources.sources.dns_refresh, defaults.sources.sources.dns_refresh);
         assert_eq!((settings.picker, settings.process), (defaults.picker, defaults.process));
+        assert_eq!((settings.policies, settings.sharing), (defaults.policies, defaults.sharing));
+        assert_eq!((settings.access_log, settings.record), (defaults.access_log, defaults.record));
     }
 
     #[test]

@@ -34,6 +34,17 @@ pub struct ByteSize(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Count<T>(pub T);
 
+/// A whole number, of which 0 is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Limit(pub u32);
+
+impl Limit {
+    /// The limit; without one, the largest number.
+    pub fn max(self) -> u32 {
+        if self.0 > 0 { self.0 } else { u32::MAX }
+    }
+}
+
 /// A size of the index. A plain number counts spans; with a unit it is a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Spans(pub usize);
@@ -103,6 +114,14 @@ impl<T: TryFrom<u64>> FromStr for Count<T> {
 
     fn from_str(text: &str) -> Result<Count<T>, BadQuantity> {
         count(text).map(Count)
+    }
+}
+
+impl FromStr for Limit {
+    type Err = BadQuantity;
+
+    fn from_str(text: &str) -> Result<Limit, BadQuantity> {
+        count(text).map(Limit)
     }
 }
 
@@ -231,7 +250,7 @@ impl<'de, T: TryFrom<u64>> Deserialize<'de> for Count<T> {
     }
 }
 
-read_as_text!(Secs, Millis, ByteSize, Spans, ListenHost, OnOff, StreamContinuation);
+read_as_text!(Secs, Millis, Limit, ByteSize, Spans, ListenHost, OnOff, StreamContinuation);
 
 #[cfg(test)]
 mod tests {

@@ -7,9 +7,9 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{AnswerProgress, Fleet, HealthConfig};
 use warmroute_index::Index;
 use warmroute_policy::Policy;
+use warmroute_types::{AT_LEAST_1, BadSetting, MAX_WORKERS, Micros, check_settings};
 #[cfg(test)]
 use warmroute_types::{CacheView, WorkerId};
-use warmroute_types::{MAX_WORKERS, Micros};
 
 use crate::adapter_names::AdapterNames;
 use crate::awaited_answers::AwaitedAnswers;
@@ -55,6 +55,14 @@ impl Default for Config {
             index: warmroute_index::Config::default(),
             without_view: None,
         }
+    }
+}
+
+impl Config {
+    /// Checks that the limits are usable.
+    pub fn validate(&self) -> Result<(), BadSetting> {
+        check_settings(&[("health-failure-threshold", self.health.failures_max > 0, AT_LEAST_1)])?;
+        self.index.validate()
     }
 }
 

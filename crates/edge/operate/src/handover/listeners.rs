@@ -41,6 +41,26 @@ impl Purpose {
         }
     }
 
+    /// What sets the listener's port, as errors name it.
+    pub fn port_option(self) -> &'static str {
+        match self {
+            Purpose::Pool(_) => "picker-pools: port",
+            single => single.flag().trim_start_matches('-'),
+        }
+    }
+
+    /// The listener, as errors name it.
+    pub fn listener(self) -> &'static str {
+        match self {
+            Purpose::Clients => "the client listener",
+            Purpose::Admin => "the admin listener",
+            Purpose::Events => "kv-events-bind",
+            Purpose::Mesh => "the mesh",
+            Purpose::Picker => "the endpoint picker",
+            Purpose::Pool(_) => "a pool of the picker",
+        }
+    }
+
     /// The name in handover messages and in `FileDescriptorName=`.
     pub fn name(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {

@@ -12,7 +12,6 @@ use warmroute_gateway::WorkerLimit;
 use warmroute_policy::{BadPolicy, PolicySettings, Standard};
 use warmroute_router::{ModelRuleTable, ModelRules};
 
-use crate::options::quantity::Limit;
 use crate::options::{ModelEntry, Options, Settings, most_similar};
 use crate::security;
 
@@ -70,7 +69,7 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
 /// Whether any worker has a limit, for all models or for one.
 fn worker_limit(router: &warmroute_router::Config, rules: &ModelRuleTable<Standard>) -> WorkerLimit {
     let of_models = rules.values().filter_map(|rules| rules.in_flight_max);
-    match of_models.chain([router.in_flight_max]).any(|max| max < u32::MAX) {
+    match of_models.chain([router.in_flight_max]).any(|max| max > 0) {
         true => WorkerLimit::On,
         false => WorkerLimit::Off,
     }
@@ -84,7 +83,7 @@ fn model_rules(
     let rules = |(model, entry): (&String, &ModelEntry)| {
         let named = entry.policy.as_deref().map(|text| policies.policy(text).map_err(with_hint)).transpose();
         let policy = named.with_context(|| format!("models.\"{model}\".policy"))?;
-        let in_flight_max = entry.max_concurrent_per_worker.map(Limit::max);
+        let in_flight_max = entry.max_concurrent_per_worker.map(|max| max.0);
         Ok((model.clone(), ModelRules { policy, in_flight_max }))
     };
     models.iter().map(rules).collect()
@@ -276,6 +275,7 @@ mod tests {
             ("[cache]\npresumed-ttl-secs = 9223372036854775807", "presumed-ttl-secs must be at most"),
             ("[admission]\npriority-header = \"no header\"", "priority-header"),
             ("[health]\nload-interval-ms = 0", "load-interval-ms must be at least 1"),
+            ("[health]\nload-interval-ms = \"9999d\"", "load-interval-ms must be at most"),
             ("[health]\nhealth-check-endpoint = \"health\"", "begin with /"),
             ("[cache]\ncache-threshold = 1.5", "cache-threshold"),
             ("[cache]\nbalance-rel-threshold = 0.5", "balance-rel-threshold"),
@@ -299,12 +299,17 @@ mod tests {
             ("[tracing]\ntrace-sample-ratio = 1.5", "trace-sample-ratio must be a number between 0 and 1"),
             ("[tracing]\ntrace-attributes = \"a\"", "trace-attributes: `a` is not NAME=VALUE"),
             ("[tracing]\notlp-timeout-secs = 0", "otlp-timeout-secs must be at least 1"),
+            ("[tracing]\notlp-timeout-secs = \"9999d\"", "otlp-timeout-secs must be at most"),
             (
                 "[tracing]\notlp-endpoint = \"https://c\"\notlp-tls-ca = \"/nowhere\"",
                 "otlp-tls-ca: cannot read",
             ),
             ("[recording]\nrecord = \"trace\"\nrecord-max-bytes = 10", "record-max-bytes"),
             ("[events]\nkv-events-bind = \"5557\"", "`5557` is not a valid endpoint"),
+            (
+                "[events]\nkv-events-bind = \"tcp://127.0.0.1:29000\"",
+                "kv-events-bind 29000 is also the port of the admin listener",
+            ),
             (
                 "[[workers]]\nurl = \"http://a\"\nkv-events = { endpoint = \"tcp://*\" }",
                 "kv-events of http://a",

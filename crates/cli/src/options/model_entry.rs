@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::quantity::Limit;
+use super::quantity::Count;
 
 /// Settings of one model or adapter. What is absent is as for all models.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -18,5 +18,5 @@ pub struct ModelEntry {
     pub policy: Option<String>,
     /// Concurrency limit of a worker for its requests, as `admission.max-concurrent-per-worker`; 0 is unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_concurrent_per_worker: Option<Limit>,
+    pub max_concurrent_per_worker: Option<Count<u32>>,
 }

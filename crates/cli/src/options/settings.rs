@@ -10,7 +10,8 @@ use warmroute_admission::Class;
 use warmroute_discovery::DnsName;
 use warmroute_follow::{FollowSettings, ModelPaths, ShareSettings, SourceSettings};
 use warmroute_gateway::{
-    ContinueStreams, DecisionHeaders, FieldPolicy, FieldRules, HeaderOption, SessionKeys, WorkerChoice,
+    ContinueStreams, DecisionHeaders, FieldPolicy, FieldRules, HeaderOption, SessionKey, SessionKeys,
+    WorkerChoice,
 };
 use warmroute_operate::{PickerSettings, ProcessConfig};
 use warmroute_picker::ConformanceHeaders;
@@ -18,8 +19,9 @@ use warmroute_policy::PolicySettings;
 use warmroute_record::AccessLogConfig;
 use warmroute_types::Micros;
 
+use super::named::Choice;
 use super::quantity::{
-    BYTES_PER_SPAN, ByteSize, Count, Limit, ListenHost, Millis, OnOff, Secs, Spans, StreamContinuation,
+    BYTES_PER_SPAN, ByteSize, Count, ListenHost, Millis, OnOff, Secs, Spans, StreamContinuation,
 };
 use crate::logging::LogConfig;
 use crate::security::TlsSettings;
@@ -30,31 +32,18 @@ const SECS_MAX: u64 = 10 * 365 * 86_400;
 /// The settings of each part.
 #[derive(Default)]
 pub struct Settings {
-    /// Listeners, startup and shutdown.
     pub process: ProcessConfig,
-    /// The log.
     pub log: LogConfig,
-    /// The access log.
     pub access_log: AccessLogConfig,
-    /// Where workers come from.
     pub sources: SourceSettings,
-    /// How workers are chosen.
     pub policies: PolicySettings,
-    /// KV events.
-    pub follow: FollowSettings,
-    /// Requests.
-    pub gateway: warmroute_gateway::Config,
-    /// The routing core.
     pub router: warmroute_router::Config,
-    /// Probes of workers.
-    pub probe: warmroute_probe::Config,
-    /// Certificates.
+    pub follow: FollowSettings,
+    pub gateway: warmroute_gateway::Config,
     pub tls: TlsSettings,
-    /// Recording of traces.
+    pub probe: warmroute_probe::Config,
     pub record: warmroute_record::Config,
-    /// Sharing with other routers.
     pub sharing: ShareSettings,
-    /// The endpoint picker.
     pub picker: PickerSettings,
 }
 
@@ -80,50 +69,6 @@ pub trait Setting<T>: Sized {
     fn write(&self, setting: &mut T) -> Result<(), String>;
 }
 
-impl<T: Clone> Setting<T> for T {
-    fn read(setting: &T) -> Option<T> {
-        Some(setting.clone())
-    }
-
-    fn write(&self, setting: &mut T) -> Result<(), String> {
-        *setting = self.clone();
-        Ok(())
-    }
-}
-
-impl<T: Clone> Setting<Option<T>> for T {
-    fn read(setting: &Option<T>) -> Option<T> {
-        setting.clone()
-    }
-
-    fn write(&self, setting: &mut Option<T>) -> Result<(), String> {
-        *setting = Some(self.clone());
-        Ok(())
-    }
-}
-
-impl<T: Copy> Setting<T> for Count<T> {
-    fn read(setting: &T) -> Option<Count<T>> {
-        Some(Count(*setting))
-    }
-
-    fn write(&self, setting: &mut T) -> Result<(), String> {
-        *setting = self.0;
-        Ok(())
-    }
-}
-
-impl<T: Copy> Setting<Option<T>> for Count<T> {
-    fn read(setting: &Option<T>) -> Option<Count<T>> {
-        setting.map(Count)
-    }
-
-    fn write(&self, setting: &mut Option<T>) -> Result<(), String> {
-        *setting = Some(self.0);
-        Ok(())
-    }
-}
-
 /// A list of texts, each parsed.
 fn parsed<T: FromStr<Err: Display>>(texts: &[String]) -> Result<Vec<T>, String> {
     texts.iter().map(|text| text.parse().map_err(wrong)).collect()
@@ -140,11 +85,14 @@ pub fn bounded(time: Duration) -> Result<Duration, String> {
     is_bounded.then_some(time).ok_or_else(|| format!(" must be at most {SECS_MAX} seconds"))
 }
 
-/// Options that are a setting in another form: the option that gives the setting, and how the option changes it.
+/// Options and their settings: the option that gives the setting, and how the option changes it.
 macro_rules! forms {
-    ($( $option:ty as $setting:ty: |$from:ident| $read:expr, |$given:ident, $to:ident| $write:expr; )*) => {
+    ($(
+        $({ $($generic:tt)* })? $option:ty as $setting:ty:
+            |$from:ident| $read:expr, |$given:ident, $to:ident| $write:expr;
+    )*) => {
         $(
-            impl Setting<$setting> for $option {
+            impl $(<$($generic)*>)? Setting<$setting> for $option {
                 fn read($from: &$setting) -> Option<$option> {
                     $read
                 }
@@ -160,6 +108,11 @@ macro_rules! forms {
 }
 
 forms! {
+    {T: Clone} T as T: |setting| Some(setting.clone()), |given, setting| *setting = given.clone();
+    {T: Clone} T as Option<T>: |setting| setting.clone(), |given, setting| *setting = Some(given.clone());
+    {T: Copy} Choice<T> as T: |setting| Some(Choice(*setting)), |given, setting| *setting = given.0;
+    {T: Copy} Count<T> as T: |setting| Some(Count(*setting)), |given, setting| *setting = given.0;
+    {T: Copy} Count<T> as Option<T>: |setting| setting.map(Count), |given, setting| *setting = Some(given.0);
     Secs as Duration: |time| Some(Secs(*time)), |given, time| *time = bounded(given.0)?;
     Millis as Duration: |time| Some(Millis(*time)), |given, time| *time = bounded(given.0)?;
     Secs as Micros: |time| Some(Secs((*time).into())), |given, time| *time = bounded(given.0)?.into();
@@ -167,7 +120,6 @@ forms! {
     Secs as Option<Duration>:
         |limit| Some(Secs(limit.unwrap_or_default())),
         |given, limit| *limit = Some(bounded(given.0)?).filter(|limit| !limit.is_zero());
-    Limit as u32: |max| Some(Limit(if *max == u32::MAX { 0 } else { *max })), |given, max| *max = given.max();
     ByteSize as usize: |bytes| Some(ByteSize(*bytes)), |given, bytes| *bytes = given.0;
     ByteSize as u64:
         |bytes| Some(ByteSize(usize::try_from(*bytes).unwrap_or(usize::MAX))),
@@ -182,7 +134,7 @@ forms! {
         |setting| Some(StreamContinuation(*setting)), |given, setting| *setting = given.0;
     String as HeaderOption: |header| Some(header.to_string()), |given, header| header.set(given).map_err(wrong)?;
     Vec<String> as SessionKeys:
-        |keys| Some(keys.keys().map(|key| key.to_string()).collect()),
+        |_keys| Some(SessionKey::default_order().iter().map(ToString::to_string).collect()),
         |given, keys| *keys = SessionKeys::new(parsed(given)?);
     Vec<String> as FieldPolicy:
         |_policy| Some(Vec::new()),

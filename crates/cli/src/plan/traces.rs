@@ -17,7 +17,7 @@ use crate::security;
 pub fn collector(options: &Tracing) -> anyhow::Result<Option<CollectorConfig>> {
     check(options)?;
     let standard = standard_options(&from_environment, options.otlp_endpoint.is_some()).unwrap_or_default();
-    config(&options.clone().over(standard))
+    config(&options.clone().over(standard, |_| true))
 }
 
 /// Options without effect, and standard variables that cannot be used.
@@ -25,16 +25,9 @@ pub fn warnings(options: &Tracing) -> Vec<String> {
     let standard = standard_options(&from_environment, options.otlp_endpoint.is_some());
     let is_off = options.otlp_endpoint.is_none()
         && matches!(&standard, Ok(standard) if standard.otlp_endpoint.is_none());
-    let unused = (is_off && *options != Tracing::default())
-        .then(|| format!("{} has no effect without otlp-endpoint", first_key(options)));
+    let unused = options.set().first().filter(|_| is_off).map(|(key, _)| *key);
+    let unused = unused.map(|key| format!("{key} has no effect without otlp-endpoint"));
     standard.err().into_iter().chain(unused).collect()
-}
-
-fn first_key(options: &Tracing) -> String {
-    let keys = serde_json::to_value(options).unwrap_or_default();
-    let first = keys.as_object().and_then(|keys| keys.keys().next().cloned());
-    // Secrets are not serialized.
-    first.unwrap_or_else(|| "otlp-headers".to_owned())
 }
 
 /// Checks the options whether or not there is a collector.

@@ -66,3 +66,31 @@ impl PolicySettings {
         Ok(shadows)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_win_over_a_preset_and_are_checked_for_every_policy() {
+        let settings = PolicySettings { balance_abs: Some(7), ..PolicySettings::default() };
+        let Ok(Standard::CacheAware(rule)) = settings.policy("cache_aware:preset=load_focused") else {
+            panic!()
+        };
+        assert_eq!((rule.cache_threshold, rule.balance_abs, rule.balance_rel), (0.5, 7, 1.2));
+        let settings = PolicySettings { balance_rel: Some(f64::NAN), ..settings };
+        assert_eq!(settings.validate().unwrap_err().option, "balance-rel-threshold");
+    }
+
+    #[test]
+    fn shadows_differ_from_the_active_policy_and_from_each_other() {
+        let active = "product".parse().unwrap();
+        let shadows = |shadows: &[&str]| {
+            let shadows = shadows.iter().map(|shadow| (*shadow).to_owned()).collect();
+            PolicySettings { shadows, ..PolicySettings::default() }.shadow_policies(&active)
+        };
+        assert_eq!(shadows(&["random", "round_robin"]).unwrap().len(), 2);
+        assert_eq!(shadows(&["random", "random"]).unwrap_err(), BadPolicy::Twice("random".to_owned()));
+        assert_eq!(shadows(&["lmetric"]).unwrap_err(), BadPolicy::Twice("lmetric".to_owned()));
+    }
+}

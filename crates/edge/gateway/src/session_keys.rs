@@ -48,7 +48,7 @@ pub enum SessionKey {
 
 impl SessionKey {
     /// The order that suits most clients: names of conversations before names of users.
-    fn default_order() -> Vec<SessionKey> {
+    pub fn default_order() -> Vec<SessionKey> {
         let headers = SESSION_HEADERS.iter().map(|name| format!("header:{name}"));
         let fields = SESSION_FIELDS.iter().map(|path| format!("body:{path}"));
         let users = USER_SOURCES.iter().map(|source| (*source).to_owned());
@@ -107,14 +107,6 @@ impl SessionKeys {
             }
         });
         SessionKeys { order: order.collect(), paths }
-    }
-
-    /// The sources, in order.
-    pub fn keys(&self) -> impl Iterator<Item = SessionKey> {
-        self.order.iter().map(|source| match source {
-            Source::Header(name) => SessionKey::Header(name.clone()),
-            Source::Body(place) => SessionKey::Body(self.paths[*place].clone()),
-        })
     }
 
     /// The paths for [`Body::read_with`].

@@ -78,8 +78,9 @@ impl<O> Plan<O> {
                 at.port() == other.port() && overlap(at.ip(), other.ip())
             };
             if let Some((other, _)) = used[..i].iter().find(is_same) {
-                let (option, name) = (purpose.port_option(), other.listener());
-                anyhow::bail!("{option} {} is also the port of {name}: choose another one", at.port());
+                let list = if matches!(purpose, Purpose::Pool(_)) { ": port" } else { "" };
+                let (option, name) = (purpose.words().0.trim_start_matches('-'), other.words().1);
+                anyhow::bail!("{option}{list} {} is also the port of {name}: choose another one", at.port());
             }
         }
         Ok(())

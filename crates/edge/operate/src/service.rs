@@ -371,7 +371,7 @@ impl Startup {
             Some(inherited) => inherited,
             None => {
                 let bound = TcpListener::bind(address).await;
-                let bound = bound.map_err(|error| listen_error(address, purpose.flag(), error))?;
+                let bound = bound.map_err(|error| listen_error(address, purpose.words().0, error))?;
                 (bound.into_std()?, Opener::Gateway)
             }
         };

@@ -6,29 +6,22 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use warmroute_share::{BadShare, MeshConfig, RedisConfig, Secret, Secrets};
 use warmroute_types::mask_url;
-use warmroute_wire::TlsFiles;
 
 use super::{SharePlan, Transport};
 
-/// Sharing by a mesh or by Redis, before secrets are read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Sharing by a mesh or by Redis. The secrets are not read yet.
+#[derive(Clone, Debug)]
 pub struct ShareSettings {
     /// `mesh`, or URLs of Redis servers; empty: a single router.
     pub by: Vec<String>,
     /// File with the secrets that all routers share.
     pub secret_file: Option<PathBuf>,
-    /// Address of the mesh listener.
-    pub mesh_listen: SocketAddr,
-    /// Address that peers dial, if it differs.
-    pub mesh_advertise: Option<String>,
-    /// Addresses of some peers.
-    pub mesh_peers: Vec<String>,
+    /// The mesh, if state is shared so.
+    pub mesh: MeshConfig,
     /// File with the password of the Redis servers.
     pub redis_password_file: Option<PathBuf>,
-    /// Prefix of the Redis channels.
-    pub redis_prefix: String,
-    /// Certificates for Redis over TLS.
-    pub redis_tls: TlsFiles,
+    /// The Redis servers, if state is shared so.
+    pub redis: RedisConfig,
 }
 
 impl Default for ShareSettings {
@@ -36,12 +29,9 @@ impl Default for ShareSettings {
         ShareSettings {
             by: Vec::new(),
             secret_file: None,
-            mesh_listen: SocketAddr::from(([0, 0, 0, 0], 7_946)),
-            mesh_advertise: None,
-            mesh_peers: Vec::new(),
+            mesh: MeshConfig::new(SocketAddr::from(([0, 0, 0, 0], 7_946)), Vec::new(), []),
             redis_password_file: None,
-            redis_prefix: "warmroute".to_owned(),
-            redis_tls: TlsFiles::default(),
+            redis: RedisConfig::new("", []),
         }
     }
 }
@@ -78,14 +68,14 @@ impl ShareSettings {
             _ => ("mesh-", "applies to the mesh, but share is a Redis URL: remove one of them"),
         };
         let without = ShareSettings::default();
-        let (tls, no_tls) = (&self.redis_tls, &without.redis_tls);
+        let (tls, no_tls) = (&self.redis.tls, &without.redis.tls);
         let given = [
             ("share-secret-file", self.secret_file != without.secret_file),
-            ("mesh-listen", self.mesh_listen != without.mesh_listen),
-            ("mesh-advertise", self.mesh_advertise != without.mesh_advertise),
-            ("mesh-peers", self.mesh_peers != without.mesh_peers),
+            ("mesh-listen", self.mesh.listen != without.mesh.listen),
+            ("mesh-advertise", self.mesh.advertise != without.mesh.advertise),
+            ("mesh-peers", self.mesh.peers != without.mesh.peers),
             ("share-redis-password-file", self.redis_password_file != without.redis_password_file),
-            ("share-redis-prefix", self.redis_prefix != without.redis_prefix),
+            ("share-redis-prefix", self.redis.prefix != without.redis.prefix),
             ("share-redis-tls-ca", tls.ca != no_tls.ca),
             ("share-redis-tls-cert", tls.certificates != no_tls.certificates),
             ("share-redis-tls-key", tls.key != no_tls.key),
@@ -99,7 +89,7 @@ impl ShareSettings {
         let key = match &bad {
             BadShare::NoSecret(_) | BadShare::Unreadable { .. } => "share-secret-file",
             BadShare::BadUrl(_) => "share",
-            BadShare::BadPeer(place) if self.mesh_advertise.as_ref() == Some(place) => "mesh-advertise",
+            BadShare::BadPeer(place) if self.mesh.advertise.as_ref() == Some(place) => "mesh-advertise",
             BadShare::BadPeer(_) => "mesh-peers",
             BadShare::BadTls(_) => "share-redis-tls",
             BadShare::CannotListen { .. } => "mesh-listen",
@@ -107,23 +97,19 @@ impl ShareSettings {
         anyhow::Error::new(bad).context(key)
     }
 
-    fn mesh(&self, secrets: Secrets) -> anyhow::Result<MeshConfig> {
-        let config = MeshConfig {
-            advertise: self.mesh_advertise.clone(),
-            ..MeshConfig::new(self.mesh_listen, self.mesh_peers.clone(), secrets)
-        };
+    fn mesh(&self, secret: Secrets) -> anyhow::Result<MeshConfig> {
+        let config = MeshConfig { secret, ..self.mesh.clone() };
         config.validate().map_err(|bad| self.with_key(bad))?;
         Ok(config)
     }
 
-    fn redis(&self, urls: &[&str], secrets: Secrets) -> anyhow::Result<RedisConfig> {
+    fn redis(&self, urls: &[&str], secret: Secrets) -> anyhow::Result<RedisConfig> {
         let password = self.redis_password_file.as_deref().map(read).transpose();
         let config = RedisConfig {
             urls: urls.iter().map(|url| Secret::new(*url)).collect(),
             password: password.context("share-redis-password-file")?.map(Secret::new),
-            prefix: self.redis_prefix.clone(),
-            tls: self.redis_tls.clone(),
-            ..RedisConfig::new("", secrets)
+            secret,
+            ..self.redis.clone()
         };
         config.validate().and_then(|()| config.read_certificates()).map_err(|bad| self.with_key(bad))?;
         Ok(config)

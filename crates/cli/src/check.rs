@@ -36,7 +36,7 @@ fn secrets(plan: &Plan) -> String {
     let is_set = |is_set: bool| if is_set { "set" } else { "not set" };
     format!(
         "# not shown: admin token {}, events token {}, workers' API key {}; clients' keys {}",
-        is_set(plan.admin_token.is_some()),
+        is_set(plan.gateway.admin_token.is_some()),
         is_set(plan.events_token.is_some()),
         is_set(plan.gateway.dialer.authorization().is_some()),
         is_set(plan.keys.is_some()),

@@ -72,7 +72,7 @@ impl ConfigReader for Origin {
     }
 
     fn changes(&self, before: &Options, after: &Options) -> anyhow::Result<Vec<String>> {
-        let changed = differences(before, after)?;
+        let changed = differences(before, after);
         let fixed: Vec<&str> = changed.iter().map(String::as_str).filter(|key| is_fixed(key)).collect();
         anyhow::ensure!(fixed.is_empty(), "these options need a restart: {}", fixed.join(", "));
         Ok(changed)
@@ -81,42 +81,14 @@ impl ConfigReader for Origin {
 
 /// The files of keys, tokens and certificates, with their keys.
 pub fn named_files(options: &Options) -> Vec<(&'static str, PathBuf)> {
-    let security = &options.security;
-    let named = [
-        ("api-keys-file", &security.api_keys_file),
-        ("admin-token-file", &security.admin_token_file),
-        ("worker-api-key-file", &security.worker_api_key_file),
-        ("tls-cert", &security.tls_cert),
-        ("tls-key", &security.tls_key),
-        ("tls-client-ca", &security.tls_client_ca),
-        ("admin-tls-cert", &security.admin_tls_cert),
-        ("admin-tls-key", &security.admin_tls_key),
-        ("admin-tls-client-ca", &security.admin_tls_client_ca),
-        ("worker-tls-ca", &security.worker_tls_ca),
-        ("worker-tls-cert", &security.worker_tls_cert),
-        ("worker-tls-key", &security.worker_tls_key),
-    ];
-    named.into_iter().filter_map(|(key, file)| Some((key, file.clone()?))).collect()
+    let set = options.security.set().into_iter();
+    set.filter_map(|(key, value)| Some((key, value.downcast_ref::<PathBuf>()?.clone()))).collect()
 }
 
 /// Adds what a sent configuration cannot change or repeat: fixed options, and secrets, which `GET /config` does not
 /// show. Otherwise leaving a secret out would switch off its check.
-fn keep_fixed(mut put: Options, in_force: Options) -> Options {
-    put.server = put.server.over(in_force.server);
-    put.events = put.events.over(in_force.events);
-    put.security = put.security.over(in_force.security);
-    put.health = put.health.over(in_force.health);
-    put.recording = put.recording.over(in_force.recording);
-    put.tracing = put.tracing.over(in_force.tracing);
-    put.sharing = put.sharing.over(in_force.sharing);
-    put.picker = put.picker.over(in_force.picker);
-    let (cache, stays) = (&mut put.cache, in_force.cache);
-    cache.max_tree_size = cache.max_tree_size.or(stays.max_tree_size);
-    cache.block_hash = cache.block_hash.take().or(stays.block_hash);
-    cache.eviction_interval_secs = cache.eviction_interval_secs.or(stays.eviction_interval_secs);
-    cache.presumed_ttl_secs = cache.presumed_ttl_secs.or(stays.presumed_ttl_secs);
-    cache.worker_kv_tokens = cache.worker_kv_tokens.or(stays.worker_kv_tokens);
-    put
+fn keep_fixed(put: Options, in_force: Options) -> Options {
+    put.over_where(in_force, |table, key| table == "security" || is_fixed(&format!("{table}.{key}")))
 }
 
 /// Whether the options name any worker.

@@ -1,8 +1,6 @@
 //! Differences between two configurations, and which of them need a restart.
 
-use std::collections::BTreeSet;
-
-use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::options::Options;
 
@@ -28,33 +26,23 @@ pub fn is_fixed(key: &str) -> bool {
 }
 
 /// The keys whose values differ, as `table.key`. Values are left out, because some are secret.
-pub fn differences(before: &Options, after: &Options) -> anyhow::Result<Vec<String>> {
-    let (before_json, after_json) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
-    let (empty, mut changed) = (Map::new(), Vec::new());
-    let tables = |value: &Value| value.as_object().unwrap_or(&empty).clone();
-    let (before_tables, after_tables) = (tables(&before_json), tables(&after_json));
-    for (table, value) in &after_tables {
-        let old = before_tables.get(table).unwrap_or(&Value::Null);
-        match (old.as_object(), value.as_object()) {
-            (Some(old), Some(new)) => {
-                let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-                let differ = keys.into_iter().filter(|key| old.get(*key) != new.get(*key));
-                changed.extend(differ.map(|key| format!("{table}.{key}")));
-            }
-            _ if old != value => changed.push(table.clone()),
-            _ => {}
-        }
-    }
-    // Secrets are not serialized.
-    let (old, new) = (&before.security, &after.security);
-    let secrets = [
-        ("events.events-token", before.events.events_token != after.events.events_token),
-        ("tracing.otlp-headers", before.tracing.otlp_headers != after.tracing.otlp_headers),
-        ("security.admin-token", old.admin_token != new.admin_token),
-        ("security.worker-api-key", old.worker_api_key != new.worker_api_key),
-    ];
-    changed.extend(secrets.into_iter().filter(|(_, differ)| *differ).map(|(key, _)| key.to_owned()));
-    Ok(changed)
+pub fn differences(before: &Options, after: &Options) -> Vec<String> {
+    let mut changed = before.differing(after);
+    changed.extend(differing("aliases", &before.aliases, &after.aliases));
+    changed.extend(differing("models", &before.models, &after.models));
+    changed.extend((before.workers != after.workers).then(|| "workers".to_owned()));
+    changed.sort_unstable();
+    changed
+}
+
+fn differing<T: PartialEq>(
+    table: &str,
+    before: &BTreeMap<String, T>,
+    after: &BTreeMap<String, T>,
+) -> BTreeSet<String> {
+    let names = before.keys().chain(after.keys());
+    let differ = names.filter(|name| before.get(*name) != after.get(*name));
+    differ.map(|name| format!("{table}.{name}")).collect()
 }
 
 #[cfg(test)]
@@ -70,16 +58,16 @@ mod tests {
     fn differences_are_named_by_table_and_key() {
         let before = options("[routing]\npolicy = \"random\"\n[aliases]\na = \"b\"");
         let after = options("[routing]\nshadow = [\"random\"]\n[[workers]]\nurl = \"http://a\"");
-        let changed = differences(&before, &after).unwrap();
+        let changed = differences(&before, &after);
         assert_eq!(changed, ["aliases.a", "routing.policy", "routing.shadow", "workers"]);
-        assert_eq!(differences(&after, &after).unwrap(), [""; 0]);
+        assert_eq!(differences(&after, &after), [""; 0]);
     }
 
     #[test]
     fn a_changed_secret_is_named_without_its_value() {
         let before = options("[security]\nadmin-token = \"a\"\nworker-api-key = \"k\"");
         let after = options("[security]\nadmin-token = \"b\"\nworker-api-key = \"k\"");
-        assert_eq!(differences(&before, &after).unwrap(), ["security.admin-token"]);
+        assert_eq!(differences(&before, &after), ["security.admin-token"]);
     }
 
     #[test]

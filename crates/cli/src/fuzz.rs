@@ -1,5 +1,6 @@
 //! Fuzz target: any configuration is either refused with a reason or becomes a valid plan.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::config_reader::read_sent;
@@ -18,19 +19,7 @@ pub fn config(input: &[u8]) {
 
 /// Options that name files are cleared: their content is not part of the input, and some paths never end.
 fn without_files(mut options: Options) -> Options {
-    let s = &mut options.security;
-    let named =
-        [&mut s.api_keys_file, &mut s.admin_token_file, &mut s.worker_api_key_file, &mut s.worker_tls_ca];
-    let identities = [&mut s.tls_cert, &mut s.tls_key, &mut s.admin_tls_cert, &mut s.admin_tls_key];
-    let others =
-        [&mut s.worker_tls_cert, &mut s.worker_tls_key, &mut s.tls_client_ca, &mut s.admin_tls_client_ca];
-    named.into_iter().chain(identities).chain(others).for_each(|file| *file = None);
-    let s = &mut options.sharing;
-    let redis = [&mut s.share_redis_tls_ca, &mut s.share_redis_tls_cert, &mut s.share_redis_tls_key];
-    let others = [&mut s.share_secret_file, &mut s.share_redis_password_file];
-    redis.into_iter().chain(others).for_each(|file| *file = None);
-    let s = &mut options.tracing;
-    [&mut s.otlp_headers_file, &mut s.otlp_tls_ca].into_iter().for_each(|file| *file = None);
+    options.of_type::<PathBuf>().for_each(|(_, file)| *file = None);
     options
 }
 
@@ -52,10 +41,7 @@ fn options_are_planned_or_refused(options: Options) {
 /// Secrets long enough not to appear in the output by chance, and not repeated in a public option.
 fn secrets(options: &Options) -> Vec<String> {
     let open = serde_json::to_string(options).expect("options can be written");
-    let (security, events, tracing) = (&options.security, &options.events, &options.tracing);
-    let given =
-        [&security.admin_token, &security.worker_api_key, &events.events_token, &tracing.otlp_headers];
-    let revealed = given.into_iter().flatten().map(Secret::reveal);
+    let revealed = options.set().filter_map(|(_, _, value)| value.downcast_ref().map(Secret::reveal));
     let is_one = |secret: &&str| secret.starts_with("secret-") && !open.contains(*secret);
     revealed.filter(is_one).map(str::to_owned).collect()
 }

@@ -93,20 +93,11 @@ fn add_urls(flags: &mut Options, mut urls: Vec<String>, written: &Written) {
 /// `serve --model-path DIR http://a:8000`. No value of these lists is such a URL; the first word is left alone, because
 /// it was meant as a value.
 fn urls_after_lists(flags: &mut Options) -> Vec<String> {
-    let lists = [
-        &mut flags.discovery.selector,
-        &mut flags.discovery.service_discovery_namespace,
-        &mut flags.discovery.service_discovery_pool,
-        &mut flags.picker.picker_pools,
-        &mut flags.routing.shadow,
-        &mut flags.events.model_path,
-        &mut flags.sharing.share,
-        &mut flags.sharing.mesh_peers,
-        &mut flags.security.engine_fields,
-    ];
+    let lists = flags.of_type::<Vec<String>>();
+    let lists = lists.filter(|(key, _)| !["worker-urls", "worker-dns"].contains(key));
     let is_url = |word: &String| word.starts_with("http://") || word.starts_with("https://");
     let mut urls = Vec::new();
-    for list in lists.into_iter().flatten().filter(|list| !list.is_empty()) {
+    for list in lists.filter_map(|(_, list)| list.as_mut()).filter(|list| !list.is_empty()) {
         let (behind, values): (Vec<_>, Vec<_>) = list.split_off(1).into_iter().partition(is_url);
         list.extend(values);
         urls.extend(behind);
@@ -164,7 +155,9 @@ mod tests {
         let mut flags = Options::default();
         flags.events.model_path = words(&["/m", "http://a:1", "/n", "https://b:1"]);
         flags.routing.shadow = words(&["http://c:1"]);
-        assert_eq!(Some(urls_after_lists(&mut flags)), words(&["http://a:1", "https://b:1"]));
+        flags.tracing.trace_attributes = words(&["a=b", "http://d:1"]);
+        flags.discovery.worker_dns = words(&["http://e:1", "http://f:1"]);
+        assert_eq!(Some(urls_after_lists(&mut flags)), words(&["http://a:1", "https://b:1", "http://d:1"]));
         assert_eq!(flags.events.model_path, words(&["/m", "/n"]));
         assert_eq!(flags.routing.shadow, words(&["http://c:1"]), "it is no policy, and the error says so");
     }

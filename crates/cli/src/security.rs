@@ -5,12 +5,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use http::HeaderValue;
-use warmroute_gateway::{Keys, Token, WorkerApi};
-use warmroute_operate::Acceptors;
-use warmroute_wire::{Acceptor, AppProtocol, Dialer, Identity, WorkerTls};
+use warmroute_gateway::{Keys, Token};
+use warmroute_operate::{Acceptors, PickerPlan};
+use warmroute_wire::{Acceptor, AppProtocol, BadTls, Dialer, TlsFiles};
 
-use crate::options::groups::ClientWorkerApi;
-use crate::options::{Options, Secret, Security};
+use crate::options::{Events, Secret, Security};
+
+/// Certificates of each kind of connection.
+#[derive(Default)]
+pub struct TlsSettings {
+    /// The client listener.
+    pub clients: TlsFiles,
+    /// The admin listener.
+    pub operators: TlsFiles,
+    /// Connections to workers.
+    pub workers: TlsFiles,
+}
 
 /// The token of the admin listener.
 pub fn admin_token(security: &Security) -> anyhow::Result<Option<Token>> {
@@ -18,16 +28,10 @@ pub fn admin_token(security: &Security) -> anyhow::Result<Option<Token>> {
     Ok(token.map(|token| Token::new(&token)))
 }
 
-/// Who may manage workers on the client listener.
-pub fn worker_api(security: &Security) -> anyhow::Result<WorkerApi> {
-    Ok(match security.client_worker_api.unwrap_or_default() {
-        ClientWorkerApi::Off => WorkerApi::AdminOnly,
-        ClientWorkerApi::Open => WorkerApi::Open,
-        ClientWorkerApi::Token => {
-            let token = admin_token(security)?;
-            WorkerApi::WithToken(token.context("client-worker-api: token needs an admin-token")?)
-        }
-    })
+/// The token of `POST /events`.
+pub fn events_token(events: &Events) -> anyhow::Result<Option<Token>> {
+    let token = secret("events-token", &events.events_token, &None)?;
+    Ok(token.map(|token| Token::new(&token)))
 }
 
 /// A secret that the option `key` gives, or the file of `key-file`.
@@ -43,7 +47,7 @@ pub fn secret(key: &str, given: &Option<Secret>, file: &Option<PathBuf>) -> anyh
 }
 
 /// Checks that a header can carry the secret.
-pub fn check_secret(secret: &str) -> anyhow::Result<()> {
+fn check_secret(secret: &str) -> anyhow::Result<()> {
     anyhow::ensure!(!secret.is_empty(), "the secret is empty");
     anyhow::ensure!(
         !secret.contains(char::is_control),
@@ -65,58 +69,33 @@ pub fn keys(security: &Security) -> anyhow::Result<Option<Keys>> {
 }
 
 /// How to connect to workers.
-pub fn dialer(security: &Security) -> anyhow::Result<Dialer> {
+pub fn dialer(security: &Security, tls: TlsFiles) -> anyhow::Result<Dialer> {
     let key = secret("worker-api-key", &security.worker_api_key, &security.worker_api_key_file)?;
     let header = key.map(|key| HeaderValue::try_from(format!("Bearer {key}")));
     // The original error would show the key.
     let header = header.transpose().map_err(|_| {
         anyhow::anyhow!("worker-api-key contains characters that an HTTP header cannot carry")
     })?;
-    let identity = identity(&security.worker_tls_cert, &security.worker_tls_key).context("worker-tls")?;
-    Dialer::new(header, WorkerTls { ca: security.worker_tls_ca.clone(), identity }).context("worker-tls")
-}
-
-/// A certificate and its key: both or neither.
-pub fn identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> anyhow::Result<Option<Identity>> {
-    match (cert.clone(), key.clone()) {
-        (Some(certificates), Some(key)) => Ok(Some(Identity { certificates, key })),
-        (None, None) => Ok(None),
-        _ => anyhow::bail!("set both the certificate and its key"),
-    }
+    Dialer::new(header, tls).context("worker-tls")
 }
 
 /// Plain or TLS, for each listener.
-pub fn acceptors(options: &Options) -> anyhow::Result<Acceptors> {
-    let s = &options.security;
+pub fn acceptors(tls: &TlsSettings, picker: Option<&PickerPlan>) -> anyhow::Result<Acceptors> {
+    let TlsSettings { clients, operators, .. } = tls;
     Ok(Acceptors {
-        picker: picker_acceptor(options).context("tls")?,
-        clients: acceptor(identity(&s.tls_cert, &s.tls_key), &s.tls_client_ca).context("tls")?,
-        operators: acceptor(identity(&s.admin_tls_cert, &s.admin_tls_key), &s.admin_tls_client_ca)
-            .context("admin-tls")?,
+        clients: Acceptor::new(clients, AppProtocol::Http).context("tls")?,
+        operators: Acceptor::new(operators, AppProtocol::Http).context("admin-tls")?,
+        picker: picker
+            .map_or_else(|| Ok(Acceptor::default()), |_| picker_acceptor(clients))
+            .context("tls")?,
     })
 }
 
 /// The endpoint picker's certificate: the client listener's, or one of its own making, because most proxies that use TLS
 /// do not verify it.
-fn picker_acceptor(options: &Options) -> anyhow::Result<Acceptor> {
-    if options.picker.picker_port.is_none() && options.picker.picker_pools.is_none() {
-        return Ok(Acceptor::default());
-    }
-    Ok(match identity(&options.security.tls_cert, &options.security.tls_key)? {
-        Some(identity) => Acceptor::tls(&identity, None, AppProtocol::Http2)?,
-        None => Acceptor::self_signed("warmroute", AppProtocol::Http2)?,
-    })
-}
-
-fn acceptor(
-    identity: anyhow::Result<Option<Identity>>,
-    client_ca: &Option<PathBuf>,
-) -> anyhow::Result<Acceptor> {
-    match identity? {
-        Some(identity) => Ok(Acceptor::tls(&identity, client_ca.as_ref(), AppProtocol::Http)?),
-        None if client_ca.is_some() => {
-            anyhow::bail!("a CA bundle for clients requires a certificate and a key of the listener")
-        }
-        None => Ok(Acceptor::default()),
+fn picker_acceptor(clients: &TlsFiles) -> Result<Acceptor, BadTls> {
+    match clients.certificates {
+        Some(_) => Acceptor::new(&TlsFiles { ca: None, ..clients.clone() }, AppProtocol::Http2),
+        None => Acceptor::self_signed("warmroute", AppProtocol::Http2),
     }
 }

@@ -22,13 +22,13 @@ pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {
     let fingerprints = Fingerprints::of(args.config.as_deref());
     let given = Given::read(args.options, args.urls, args.config, written)?;
     let fingerprints = fingerprints.and_files(&named_files(&given.options));
-    logging::start(&given.options).map_err(|error| given.explain(&error))?;
-    let threads = given.options.server.threads.unwrap_or(0);
+    let settings = given.options.settings();
+    settings.and_then(|settings| logging::start(&settings.log)).map_err(|error| given.explain(&error))?;
     let plan = given.plan()?;
     given.check_start(&plan)?;
     given.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let origin = Origin { flags: given.flags.clone(), file: given.file.clone() };
-    let runtime = runtime(threads)?;
+    let runtime = runtime(plan.process.threads)?;
     let served = runtime.block_on(warmroute_operate::serve(plan, origin, fingerprints));
     // Lines of the access log and of the trace are still being written. A thread may hang in a write, in a read of a pipe, or on
     // a dead network file system: the process ends without it.

@@ -38,18 +38,18 @@ pub fn configuration(plan: &Plan) -> Vec<Finding> {
 /// Reports listeners that are open without authentication.
 fn access(plan: &Plan) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if !plan.listen.ip().is_loopback() && plan.keys.is_none() {
-        let address = plan.listen;
+    if !plan.process.listen.ip().is_loopback() && plan.keys.is_none() {
+        let address = plan.process.listen;
         findings.push(Finding::note(
             format!("every client that reaches {address} may use the engines"),
             "set --api-keys-file, unless a proxy in front of the gateway authenticates clients",
         ));
     }
-    if !plan.admin.ip().is_loopback() && plan.admin_token.is_none() {
+    if !plan.process.admin.ip().is_loopback() && plan.gateway.admin_token.is_none() {
         findings.push(Finding::note(
             format!(
                 "every client that reaches {} may read metrics and workers, and none may change anything",
-                plan.admin
+                plan.process.admin
             ),
             "--admin-token-file, or WARMROUTE_ADMIN_TOKEN",
         ));

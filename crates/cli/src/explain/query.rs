@@ -6,7 +6,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Uri};
 use serde_json::Value;
-use warmroute_wire::{Dialer, HttpClient, WorkerTls};
+use warmroute_wire::{Dialer, HttpClient, TlsFiles};
 
 use crate::args::GatewayArgs;
 use crate::options::Secret;
@@ -62,7 +62,7 @@ impl AdminListener {
         let bearer = |token: &Secret| HeaderValue::try_from(format!("Bearer {}", token.reveal()));
         let bearer = token.as_ref().map(bearer).transpose().context("--admin-token")?;
         let dialer =
-            Dialer::new(bearer, WorkerTls { ca: ca.clone(), identity: None }).context("--admin-ca")?;
+            Dialer::new(bearer, TlsFiles { ca: ca.clone(), ..TlsFiles::default() }).context("--admin-ca")?;
         let client = HttpClient::new(url, TIMEOUT, dialer);
         Ok(AdminListener { url: url.to_owned(), has_token: token.is_some(), client })
     }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn listener(has_token: bool) -> AdminListener {
-        let tls = WorkerTls { ca: None, identity: None };
+        let tls = TlsFiles::default();
         let client = HttpClient::new("http://a", TIMEOUT, Dialer::new(None, tls).unwrap());
         AdminListener { url: "http://a".to_owned(), has_token, client }
     }

@@ -89,9 +89,7 @@ fn valid_keys() -> Vec<(String, String)> {
         ["aliases", "models", "workers"].map(|name| (name.to_owned(), name.to_owned())).into();
     for &(table, keys) in KEYS {
         valid.push((table.to_owned(), table.to_owned()));
-        for key in keys.iter().map(|key| key.replace('_', "-")) {
-            valid.push((key.clone(), format!("{table}.{key}")));
-        }
+        valid.extend(keys.iter().map(|key| ((*key).to_owned(), format!("{table}.{key}"))));
     }
     valid.extend(
         ["url", "ranks", "models", "kv-events"].map(|key| (key.to_owned(), format!("workers.{key}"))),

@@ -9,10 +9,10 @@ pub mod groups;
 mod model_entry;
 pub mod named;
 pub mod quantity;
-mod secret;
 mod settings;
 mod written;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use clap::Args;
@@ -23,8 +23,8 @@ pub use environment::{check_environment, is_service_link};
 pub use file::{most_similar, parse, read_file, without_types};
 pub use model_entry::ModelEntry;
 pub use quantity::OnOff;
-pub use secret::Secret;
-pub use settings::Settings;
+pub use settings::{Settings, bounded};
+pub use warmroute_share::Secret;
 pub use written::Written;
 
 /// Defines all options from their groups. A table of the file has the name of the field.
@@ -52,18 +52,47 @@ macro_rules! options {
             pub workers: Vec<WorkerEntry>,
         }
 
-        /// Every table of the file and its keys, with `_` for `-`.
+        /// Every table of the file and its keys.
         const KEYS: &[(&str, &[&str])] = &[$( (stringify!($table), $group::KEYS) ),*];
 
         impl Options {
             /// These options, with gaps filled from `below`.
             pub fn over(self, below: Options) -> Options {
+                self.over_where(below, |_, _| true)
+            }
+
+            /// These options, with gaps filled from `below` for those tables and keys that may be filled.
+            pub fn over_where(self, below: Options, may_fill: impl Fn(&str, &str) -> bool) -> Options {
+                let is_kept = |table: &str, is_empty: bool| !is_empty || !may_fill(table, "");
                 Options {
-                    $( $table: self.$table.over(below.$table), )*
-                    aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
-                    models: if self.models.is_empty() { below.models } else { self.models },
-                    workers: if self.workers.is_empty() { below.workers } else { self.workers },
+                    $( $table: self.$table.over(below.$table, |key| may_fill(stringify!($table), key)), )*
+                    aliases: if is_kept("aliases", self.aliases.is_empty()) { self.aliases } else { below.aliases },
+                    models: if is_kept("models", self.models.is_empty()) { self.models } else { below.models },
+                    workers: if is_kept("workers", self.workers.is_empty()) { self.workers } else { below.workers },
                 }
+            }
+
+            /// The options that are set: table, key and value.
+            pub fn set(&self) -> impl Iterator<Item = (&'static str, &'static str, &dyn Any)> {
+                let tables = [$( (stringify!($table), self.$table.set()) ),*];
+                tables.into_iter().flat_map(|(table, set)| {
+                    set.into_iter().map(move |(key, value)| (table, key, value))
+                })
+            }
+
+            /// The options of one type: key and value.
+            pub fn of_type<T: 'static>(&mut self) -> impl Iterator<Item = (&'static str, &mut Option<T>)> {
+                let all = [$( self.$table.all() ),*].into_iter().flatten();
+                all.filter_map(|(key, value)| Some((key, value.downcast_mut()?)))
+            }
+
+            /// The tables and keys of options whose values differ.
+            pub fn differing(&self, other: &Options) -> Vec<String> {
+                let tables = [$( (stringify!($table), self.$table.differing(&other.$table)) ),*];
+                let keys = |(table, keys): &(&str, Vec<&str>)| -> Vec<String> {
+                    keys.iter().map(|key| format!("{table}.{key}")).collect()
+                };
+                tables.iter().flat_map(keys).collect()
             }
 
             /// The default of every option.
@@ -73,10 +102,10 @@ macro_rules! options {
             }
 
             /// The parts' settings, as far as single options set them.
-            pub fn settings(&self) -> Settings {
+            pub fn settings(&self) -> anyhow::Result<Settings> {
                 let mut settings = Settings::default();
-                $( self.$table.write(&mut settings); )*
-                settings
+                $( self.$table.write(&mut settings)?; )*
+                Ok(settings)
             }
         }
     };
@@ -152,11 +181,10 @@ mod tests {
         let serve = command.find_subcommand("serve").unwrap();
         let printed = serde_json::to_value(Options::defaults()).unwrap();
         let keys = KEYS.iter().flat_map(|(table, keys)| keys.iter().map(move |key| (table, *key)));
-        let line = |(table, field): (&&str, &str)| {
-            let key = field.replace('_', "-");
-            let arg = serve.get_arguments().find(|arg| arg.get_id() == field).unwrap();
+        let line = |(table, key): (&&str, &str)| {
+            let arg = serve.get_arguments().find(|arg| arg.get_long() == Some(key)).unwrap();
             let variable = arg.get_env().unwrap().to_str().unwrap();
-            let default = printed[table].get(&key).map_or("-".to_owned(), ToString::to_string);
+            let default = printed[table].get(key).map_or("-".to_owned(), ToString::to_string);
             format!("{table}.{key} --{} {variable} {default}\n", arg.get_long().unwrap())
         };
         assert_eq!(keys.map(line).collect::<String>(), include_str!("options.txt"));
@@ -164,11 +192,15 @@ mod tests {
 
     #[test]
     fn settings_of_the_defaults_are_the_parts_defaults() {
-        let (settings, defaults) = (Options::defaults().settings(), Settings::default());
+        let (settings, defaults) = (Options::defaults().settings().unwrap(), Settings::default());
         assert_eq!(format!("{:?}", settings.gateway), format!("{:?}", defaults.gateway));
         assert_eq!(format!("{:?}", settings.router), format!("{:?}", defaults.router));
         assert_eq!(format!("{:?}", settings.probe), format!("{:?}", defaults.probe));
+        assert_eq!(settings.sources.sources.dns_refresh, defaults.sources.sources.dns_refresh);
         assert_eq!((settings.picker, settings.process), (defaults.picker, defaults.process));
+        assert_eq!(format!("{:?}", settings.sharing), format!("{:?}", defaults.sharing));
+        assert_eq!(settings.policies, defaults.policies);
+        assert_eq!((settings.access_log, settings.record), (defaults.access_log, defaults.record));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reads and writes options whose values have names ([`OptionValue`]): as flags, and as keys of the file.
 
-use clap::builder::{PossibleValue, TypedValueParser};
+use clap::builder::{MapValueParser, PossibleValue, TypedValueParser, ValueParserFactory};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use warmroute_types::OptionValue;
@@ -41,17 +41,32 @@ impl<T: OptionValue> TypedValueParser for Named<T> {
     }
 }
 
-/// Writes the value's name, for `#[serde(with = "super::named")]`.
-pub fn serialize<T: OptionValue, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
-    value.map(T::name).serialize(to)
+/// A value of an option, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice<T>(pub T);
+
+impl<T: OptionValue> ValueParserFactory for Choice<T> {
+    type Parser = MapValueParser<Named<T>, fn(T) -> Choice<T>>;
+
+    fn value_parser() -> Self::Parser {
+        named::<T>().map(Choice)
+    }
+}
+
+impl<T: OptionValue> Serialize for Choice<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.name().serialize(to)
+    }
 }
 
 /// Reads a value by its name. The error does not repeat what was written, which may be a secret in the wrong place.
-pub fn deserialize<'de, T: OptionValue, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
-    let names: Vec<String> = T::VALUES.iter().map(|(_, name, _)| format!("`{name}`")).collect();
-    let unknown = || serde::de::Error::custom(format!("unknown value, expected one of {}", names.join(", ")));
-    T::named(&text).map(Some).ok_or_else(unknown)
+impl<'de, T: OptionValue> Deserialize<'de> for Choice<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Choice<T>, D::Error> {
+        let names: Vec<String> = T::VALUES.iter().map(|(_, name, _)| format!("`{name}`")).collect();
+        let unknown =
+            || serde::de::Error::custom(format!("unknown value, expected one of {}", names.join(", ")));
+        T::named(&String::deserialize(from)?).map(Choice).ok_or_else(unknown)
+    }
 }
 
 #[cfg(test)]
@@ -62,13 +77,12 @@ mod tests {
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct File {
-        #[serde(default, with = "super")]
-        matching: Option<MatchingUnit>,
+        matching: Option<Choice<MatchingUnit>>,
     }
 
     #[test]
     fn a_value_is_written_and_read_by_its_name() {
-        let file = File { matching: Some(MatchingUnit::Bytes) };
+        let file = File { matching: Some(Choice(MatchingUnit::Bytes)) };
         assert_eq!(toml::to_string(&file).unwrap(), "matching = \"bytes\"\n");
         assert_eq!(toml::from_str::<File>("matching = \"bytes\"").unwrap(), file);
         assert_eq!(toml::from_str::<File>("").unwrap(), File { matching: None });

@@ -69,7 +69,8 @@ pub fn count<T: TryFrom<u64>>(text: &str) -> Result<T, BadQuantity> {
 }
 
 /// A time in whole milliseconds; `None` if it is rounded to nothing.
-fn whole_millis(time: Duration) -> Option<Duration> {
+fn whole_millis(time: Option<Duration>) -> Option<Duration> {
+    let time = time?;
     let millis = time.saturating_add(Duration::from_micros(500)).as_millis();
     let is_kept = millis > 0 || time.is_zero();
     is_kept.then(|| Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)))
@@ -78,89 +79,6 @@ fn whole_millis(time: Duration) -> Option<Duration> {
 /// A size of this machine.
 fn size(text: &str, plain: u64) -> Result<usize, BadQuantity> {
     parse_bytes(text, plain).map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
-}
-
-impl FromStr for Secs {
-    type Err = BadQuantity;
-
-    fn from_str(text: &str) -> Result<Secs, BadQuantity> {
-        let time = parse_time(text, Duration::from_secs(1)).and_then(whole_millis);
-        time.map(Secs).ok_or(EXPECTED_SECS)
-    }
-}
-
-impl FromStr for Millis {
-    type Err = BadQuantity;
-
-    fn from_str(text: &str) -> Result<Millis, BadQuantity> {
-        let time = parse_time(text, Duration::from_millis(1)).and_then(whole_millis);
-        time.map(Millis).ok_or(EXPECTED_MILLIS)
-    }
-}
-
-impl<T: TryFrom<u64>> FromStr for Count<T> {
-    type Err = BadQuantity;
-
-    fn from_str(text: &str) -> Result<Count<T>, BadQuantity> {
-        count(text).map(Count)
-    }
-}
-
-impl FromStr for ByteSize {
-    type Err = BadQuantity;
-
-    fn from_str(text: &str) -> Result<ByteSize, BadQuantity> {
-        size(text, 1).map(ByteSize)
-    }
-}
-
-impl FromStr for Spans {
-    type Err = BadQuantity;
-
-    fn from_str(text: &str) -> Result<Spans, BadQuantity> {
-        size(text, BYTES_PER_SPAN as u64).map(|bytes| Spans(bytes / BYTES_PER_SPAN))
-    }
-}
-
-impl FromStr for ListenHost {
-    type Err = BadQuantity;
-
-    fn from_str(text: &str) -> Result<ListenHost, BadQuantity> {
-        let address = match text {
-            "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-            _ => text.trim_start_matches('[').trim_end_matches(']').parse(),
-        };
-        address.map(ListenHost).map_err(|_| {
-            BadQuantity("expected an IP address of this machine, 0.0.0.0 for all of them, or localhost")
-        })
-    }
-}
-
-impl FromStr for OnOff {
-    type Err = BadQuantity;
-
-    fn from_str(text: &str) -> Result<OnOff, BadQuantity> {
-        match text.to_ascii_lowercase().as_str() {
-            "on" | "true" | "yes" | "y" | "1" => Ok(OnOff(true)),
-            "off" | "false" | "no" | "n" | "0" => Ok(OnOff(false)),
-            _ => Err(BadQuantity("expected on or off")),
-        }
-    }
-}
-
-impl FromStr for StreamContinuation {
-    type Err = BadQuantity;
-
-    fn from_str(text: &str) -> Result<StreamContinuation, BadQuantity> {
-        let expected =
-            BadQuantity("expected on, off, or a number of tokens below which streams are continued");
-        let text = match text {
-            "true" => "on",
-            "false" => "off",
-            text => text,
-        };
-        text.parse().map(StreamContinuation).map_err(|_| expected)
-    }
 }
 
 impl Serialize for StreamContinuation {
@@ -215,9 +133,18 @@ impl Scalar {
     }
 }
 
+/// Types that flags, environment variables and keys of the file read from the same text.
 macro_rules! read_as_text {
-    ($($type:ty),*) => { $(
-        impl<'de> Deserialize<'de> for $type {
+    ($( $({ $($generic:tt)* })? $type:ty: |$text:ident| $read:expr; )*) => { $(
+        impl $(<$($generic)*>)? FromStr for $type {
+            type Err = BadQuantity;
+
+            fn from_str($text: &str) -> Result<$type, BadQuantity> {
+                $read
+            }
+        }
+
+        impl<'de $(, $($generic)*)?> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<$type, D::Error> {
                 Scalar::parse(from)
             }
@@ -225,13 +152,39 @@ macro_rules! read_as_text {
     )* };
 }
 
-impl<'de, T: TryFrom<u64>> Deserialize<'de> for Count<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Count<T>, D::Error> {
-        Scalar::parse(from)
-    }
+read_as_text! {
+    Secs: |text| whole_millis(parse_time(text, Duration::from_secs(1))).map(Secs).ok_or(EXPECTED_SECS);
+    Millis: |text| whole_millis(parse_time(text, Duration::from_millis(1))).map(Millis).ok_or(EXPECTED_MILLIS);
+    {T: TryFrom<u64>} Count<T>: |text| count(text).map(Count);
+    ByteSize: |text| size(text, 1).map(ByteSize);
+    Spans: |text| size(text, BYTES_PER_SPAN as u64).map(|bytes| Spans(bytes / BYTES_PER_SPAN));
+    ListenHost: |text| listen_host(text).map(ListenHost);
+    OnOff: |text| match text.to_ascii_lowercase().as_str() {
+        "on" | "true" | "yes" | "y" | "1" => Ok(OnOff(true)),
+        "off" | "false" | "no" | "n" | "0" => Ok(OnOff(false)),
+        _ => Err(BadQuantity("expected on or off")),
+    };
+    StreamContinuation: |text| continuation(text).map(StreamContinuation);
 }
 
-read_as_text!(Secs, Millis, ByteSize, Spans, ListenHost, OnOff, StreamContinuation);
+fn listen_host(text: &str) -> Result<IpAddr, BadQuantity> {
+    let address = match text {
+        "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        _ => text.trim_start_matches('[').trim_end_matches(']').parse(),
+    };
+    let expected = "expected an IP address of this machine, 0.0.0.0 for all of them, or localhost";
+    address.map_err(|_| BadQuantity(expected))
+}
+
+fn continuation(text: &str) -> Result<ContinueStreams, BadQuantity> {
+    let word = match text {
+        "true" => "on",
+        "false" => "off",
+        text => text,
+    };
+    let expected = "expected on, off, or a number of tokens below which streams are continued";
+    word.parse().map_err(|_| BadQuantity(expected))
+}
 
 #[cfg(test)]
 mod tests {

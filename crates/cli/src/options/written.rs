@@ -24,7 +24,8 @@ impl Written {
     /// The sources in the matches of a subcommand that takes all options.
     pub fn of(matches: &ArgMatches) -> Written {
         let keys = KEYS.iter().flat_map(|(_, keys)| keys.iter().copied()).chain(["config"]);
-        let sources = keys.filter_map(|key| Some((key.replace('_', "-"), matches.value_source(key)?)));
+        let sources =
+            keys.filter_map(|key| Some((key.to_owned(), matches.value_source(&key.replace('-', "_"))?)));
         let has_arguments =
             ["urls", "places"].iter().any(|id| matches!(matches.try_contains_id(id), Ok(true)));
         Written { sources: sources.collect(), has_arguments }
@@ -71,42 +72,25 @@ impl Written {
 
 /// The key that a word names. `tls` stands for the first option `tls-…` that is given.
 fn key_of(word: &str, is_given: impl Fn(&str) -> bool) -> Option<String> {
-    let keys = || KEYS.iter().flat_map(|(_, keys)| keys.iter()).map(|key| key.replace('_', "-"));
+    let mut keys = KEYS.iter().flat_map(|(_, keys)| keys.iter());
     let is_list = (word == "workers" || word == "aliases") && is_given(word);
-    if is_list || keys().any(|key| key == word) {
+    if is_list || word == "config" || keys.clone().any(|key| *key == word) {
         return Some(word.to_owned());
     }
     let prefix = format!("{word}-");
-    keys()
-        .find(|key| key.starts_with(&prefix) && is_given(key))
-        .or_else(|| (word == "config").then(|| word.to_owned()))
+    keys.find(|key| key.starts_with(&prefix) && is_given(key)).map(|key| (*key).to_owned())
 }
 
 /// The keys that are set, each with its table.
 fn keys_of(options: &Options) -> BTreeMap<String, String> {
-    let tables = serde_json::to_value(options).unwrap_or_default();
-    let mut keys = BTreeMap::new();
-    for (table, value) in tables.as_object().into_iter().flatten() {
-        let is_empty = value.as_array().is_some_and(Vec::is_empty);
-        match value.as_object() {
-            Some(entries) => {
-                keys.extend(entries.keys().map(|key| (key.clone(), format!("{table}.{key}"))));
-            }
-            None if !is_empty => _ = keys.insert(table.clone(), table.clone()),
-            None => {}
-        }
-    }
-    // Secrets are not serialized.
-    let (security, events) = (&options.security, &options.events);
-    let secrets = [
-        ("admin-token", "security", &security.admin_token),
-        ("worker-api-key", "security", &security.worker_api_key),
-        ("events-token", "events", &events.events_token),
-        ("otlp-headers", "tracing", &options.tracing.otlp_headers),
+    let keys = options.set().map(|(table, key, _)| (key.to_owned(), format!("{table}.{key}")));
+    let lists = [
+        ("aliases", options.aliases.is_empty()),
+        ("models", options.models.is_empty()),
+        ("workers", options.workers.is_empty()),
     ];
-    let secrets = secrets.into_iter().filter(|(_, _, secret)| secret.is_some());
-    keys.extend(secrets.map(|(key, table, _)| (key.to_owned(), format!("{table}.{key}"))));
-    keys
+    let lists = lists.into_iter().filter(|(_, is_empty)| !is_empty);
+    keys.chain(lists.map(|(list, _)| (list.to_owned(), list.to_owned()))).collect()
 }
 
 #[cfg(test)]

@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 use warmroute_otel::{CollectorConfig, ConfigError};
-use warmroute_wire::{Dialer, WorkerTls};
+use warmroute_types::AT_LEAST_1;
+use warmroute_wire::{Dialer, TlsFiles};
 
 use crate::options::quantity::Secs;
-use crate::options::{Secret, Tracing};
+use crate::options::{Secret, Tracing, bounded};
 use crate::security;
 
 /// The collector, if traces are on.
 pub fn collector(options: &Tracing) -> anyhow::Result<Option<CollectorConfig>> {
     check(options)?;
     let standard = standard_options(&from_environment, options.otlp_endpoint.is_some()).unwrap_or_default();
-    config(&options.clone().over(standard))
+    config(&options.clone().over(standard, |_| true))
 }
 
 /// Options without effect, and standard variables that cannot be used.
@@ -24,22 +25,19 @@ pub fn warnings(options: &Tracing) -> Vec<String> {
     let standard = standard_options(&from_environment, options.otlp_endpoint.is_some());
     let is_off = options.otlp_endpoint.is_none()
         && matches!(&standard, Ok(standard) if standard.otlp_endpoint.is_none());
-    let unused = (is_off && *options != Tracing::default())
-        .then(|| format!("{} has no effect without otlp-endpoint", first_key(options)));
+    let unused = options.set().first().filter(|_| is_off).map(|(key, _)| *key);
+    let unused = unused.map(|key| format!("{key} has no effect without otlp-endpoint"));
     standard.err().into_iter().chain(unused).collect()
-}
-
-fn first_key(options: &Tracing) -> String {
-    let keys = serde_json::to_value(options).unwrap_or_default();
-    let first = keys.as_object().and_then(|keys| keys.keys().next().cloned());
-    // Secrets are not serialized.
-    first.unwrap_or_else(|| "otlp-headers".to_owned())
 }
 
 /// Checks the options whether or not there is a collector.
 fn check(options: &Tracing) -> anyhow::Result<()> {
     let ratio = options.trace_sample_ratio.unwrap_or(1.0);
     anyhow::ensure!((0.0..=1.0).contains(&ratio), "trace-sample-ratio {}", ConfigError::Ratio);
+    if let Some(timeout) = &options.otlp_timeout_secs {
+        bounded(timeout.0).map_err(|why| anyhow::anyhow!("otlp-timeout-secs{why}"))?;
+        anyhow::ensure!(!timeout.0.is_zero(), "otlp-timeout-secs {AT_LEAST_1}");
+    }
     for pair in options.trace_attributes.iter().flatten() {
         anyhow::ensure!(attribute(pair).is_some(), "trace-attributes: `{pair}` is not NAME=VALUE");
     }
@@ -53,7 +51,7 @@ fn config(options: &Tracing) -> anyhow::Result<Option<CollectorConfig>> {
     config.add_headers(headers.as_deref().unwrap_or_default()).context("otlp-headers")?;
     config.timeout = options.otlp_timeout_secs.map_or(config.timeout, |timeout| timeout.0);
     config.sample_ratio = options.trace_sample_ratio.unwrap_or(config.sample_ratio);
-    config.dialer = Dialer::new(None, WorkerTls { ca: options.otlp_tls_ca.clone(), identity: None })
+    config.dialer = Dialer::new(None, TlsFiles { ca: options.otlp_tls_ca.clone(), ..TlsFiles::default() })
         .context("otlp-tls-ca")?;
     config.resource = resource(options);
     Ok(Some(config))

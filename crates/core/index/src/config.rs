@@ -1,7 +1,7 @@
 //! The index's limits. Everything that the index keeps has one.
 
 use thiserror::Error;
-use warmroute_types::Micros;
+use warmroute_types::{AT_LEAST_1, BadSetting, Micros, check_settings};
 
 use crate::digest::Hash;
 use crate::holder_id::HolderId;
@@ -44,31 +44,18 @@ impl Default for Config {
     }
 }
 
-/// The smallest useful budget: an empty index with its tables.
-pub const BUDGET_BYTES_MIN: usize = 1 << 16;
+/// The smallest useful budget, 64 KiB: an empty index with its tables.
+const BUDGET_BYTES_MIN: usize = 1 << 16;
 
 impl Config {
     /// Checks that the limits are usable.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        if self.budget_bytes < BUDGET_BYTES_MIN {
-            return Err(ConfigError::BudgetTooSmall(self.budget_bytes));
-        }
-        if self.presumed_ttl == Micros::ZERO {
-            return Err(ConfigError::NoTimeToLive);
-        }
-        Ok(())
+    pub fn validate(&self) -> Result<(), BadSetting> {
+        check_settings(&[
+            ("max-tree-size", self.budget_bytes >= BUDGET_BYTES_MIN, "must be at least 64KiB"),
+            ("presumed-ttl-secs", self.presumed_ttl > Micros::ZERO, AT_LEAST_1),
+            ("worker-kv-tokens", self.presumed_tokens > 0, AT_LEAST_1),
+        ])
     }
-}
-
-/// Limits that are not usable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ConfigError {
-    /// The budget does not hold an empty index.
-    #[error("an index budget of {0} bytes is too small; set at least {BUDGET_BYTES_MIN} bytes")]
-    BudgetTooSmall(usize),
-    /// Every presumed span would expire at once.
-    #[error("the time to live of presumed spans is zero, so all would expire at once; set a positive time")]
-    NoTimeToLive,
 }
 
 /// Why the index refused a call. A refused call changes nothing.
@@ -90,9 +77,9 @@ mod tests {
     #[test]
     fn the_default_is_valid_and_unusable_limits_are_rejected() {
         assert_eq!(Config::default().validate(), Ok(()));
-        let small = Config { budget_bytes: 10, ..Config::default() };
-        assert_eq!(small.validate(), Err(ConfigError::BudgetTooSmall(10)));
-        let hasty = Config { presumed_ttl: Micros::ZERO, ..Config::default() };
-        assert_eq!(hasty.validate(), Err(ConfigError::NoTimeToLive));
+        let refused = |config: Config| config.validate().unwrap_err().option;
+        assert_eq!(refused(Config { budget_bytes: 10, ..Config::default() }), "max-tree-size");
+        assert_eq!(refused(Config { presumed_ttl: Micros::ZERO, ..Config::default() }), "presumed-ttl-secs");
+        assert_eq!(refused(Config { presumed_tokens: 0, ..Config::default() }), "worker-kv-tokens");
     }
 }

@@ -75,8 +75,8 @@ mod worker_names;
 mod writer;
 mod writer_lock;
 
-pub use config::{BUDGET_BYTES_MIN, Config, ConfigError, IndexError};
-pub use digest::{Digester, Hash, UnknownHash};
+pub use config::{Config, IndexError};
+pub use digest::{Digester, Hash};
 pub use holder_id::HolderId;
 pub use index::{Index, PendingRestore, Presumption};
 pub use operation::{Parent, Prompt, Removed, Stored};

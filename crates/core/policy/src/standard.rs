@@ -50,6 +50,9 @@ pub enum BadPolicy {
         /// The reason.
         why: String,
     },
+    /// Two policies of one name would share their figures.
+    #[error("`{0}` is listed twice or is the active policy; remove it")]
+    Twice(String),
 }
 
 impl Standard {

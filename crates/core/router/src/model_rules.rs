@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct ModelRules<P> {
     /// The policy for its requests.
     pub policy: Option<P>,
-    /// Concurrency limit of a worker for its requests, in requests of any model.
+    /// Concurrency limit of a worker for its requests, in requests of any model; 0: no limit.
     pub in_flight_max: Option<u32>,
 }
 

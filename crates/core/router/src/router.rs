@@ -7,9 +7,9 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{AnswerProgress, Fleet, HealthConfig};
 use warmroute_index::Index;
 use warmroute_policy::Policy;
+use warmroute_types::{AT_LEAST_1, BadSetting, MAX_WORKERS, Micros, check_settings};
 #[cfg(test)]
 use warmroute_types::{CacheView, WorkerId};
-use warmroute_types::{MAX_WORKERS, Micros};
 
 use crate::adapter_names::AdapterNames;
 use crate::awaited_answers::AwaitedAnswers;
@@ -37,7 +37,7 @@ pub struct Config {
     pub health: HealthConfig,
     /// Load reports older than this are ignored.
     pub report_age_max: Micros,
-    /// Concurrency limit of a worker, in requests.
+    /// Concurrency limit of a worker, in requests; 0: no limit.
     pub in_flight_max: u32,
     /// Limits of the index.
     pub index: warmroute_index::Config,
@@ -51,10 +51,18 @@ impl Default for Config {
         Config {
             health: HealthConfig::default(),
             report_age_max: Micros::from_secs(5),
-            in_flight_max: u32::MAX,
+            in_flight_max: 0,
             index: warmroute_index::Config::default(),
             without_view: None,
         }
+    }
+}
+
+impl Config {
+    /// Checks that the limits are usable.
+    pub fn validate(&self) -> Result<(), BadSetting> {
+        check_settings(&[("health-failure-threshold", self.health.failures_max > 0, AT_LEAST_1)])?;
+        self.index.validate()
     }
 }
 
@@ -65,7 +73,7 @@ pub struct Router<P> {
     policies: RwLock<Policies<P>>,
     model_rules: RwLock<ModelRuleTable<P>>,
     config: Config,
-    /// Concurrency limit of a worker, in requests.
+    /// Concurrency limit of a worker, in requests; 0: no limit.
     in_flight_max: AtomicU32,
     pools: RwLock<Pools>,
     /// Workers that have joined so far.
@@ -211,7 +219,10 @@ impl<P: Policy> Router<P> {
         // A decision may hold the lock already. A plain read would wait behind a writer that waits for the decision.
         let rules = self.model_rules.read_recursive();
         let own = rules_of(&rules, model).and_then(|rules| rules.in_flight_max);
-        own.unwrap_or_else(|| self.in_flight_max.load(Relaxed))
+        match own.unwrap_or_else(|| self.in_flight_max.load(Relaxed)) {
+            0 => u32::MAX,
+            max => max,
+        }
     }
 
     /// The group of workers of this name, for requests that are limited to it.

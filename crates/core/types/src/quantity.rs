@@ -10,16 +10,9 @@ use std::time::Duration;
 const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// What was expected instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct BadQuantity(pub &'static str);
-
-impl std::fmt::Display for BadQuantity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for BadQuantity {}
 
 /// A time, such as `500ms`, `1.5s`, `10m`, `1h` or `1d`. A plain number counts `plain`.
 pub fn parse_time(text: &str, plain: Duration) -> Option<Duration> {

@@ -16,9 +16,9 @@ mod workers;
 
 pub use boxed_task::BoxedTask;
 pub use engines::{
-    Aligned, Card, Configured, Engine, EngineFollower, FollowSettings, MatchingUnit, ModelPaths,
-    ReportEndpoint, UnexpectedStatus, align, check_endpoints,
+    Aligned, Card, Configured, Engine, EngineFollower, FollowSettings, Following, MatchingUnit, ModelPaths,
+    ReportEndpoint, UnexpectedStatus, align,
 };
-pub use peers::{SharePlan, Transport, exchange_with_peers};
+pub use peers::{SharePlan, ShareSettings, Transport, exchange_with_peers};
 pub use warmroute_events::Publishers;
-pub use workers::{FollowedSources, Listings, Sources, follow_sources};
+pub use workers::{FollowedSources, KubernetesSettings, Listings, SourceSettings, Sources, follow_sources};

@@ -11,8 +11,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use warmroute_discovery::WorkerEntry;
 use warmroute_follow::{
-    Configured, EngineFollower, FollowSettings, FollowedSources, MatchingUnit, ModelPaths, Publishers,
-    SharePlan, Sources, Transport, exchange_with_peers, follow_sources,
+    Configured, EngineFollower, FollowSettings, FollowedSources, ModelPaths, SharePlan, Sources, Transport,
+    exchange_with_peers, follow_sources,
 };
 use warmroute_gateway::{Gateway, Records, ReportSink};
 use warmroute_policy::Standard;
@@ -20,7 +20,6 @@ use warmroute_replica::{Config, EventsConfig, Tokenizer, serve, write_model};
 use warmroute_router::{Change, Router};
 use warmroute_share::{MeshConfig, MeshTimings, Secrets, Versions};
 use warmroute_types::{Address, CacheView, MAX_WORKERS};
-use warmroute_wire::Dialer;
 
 /// How long an expected event may take on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -71,15 +70,8 @@ async fn an_engine_that_publishes_is_followed_until_it_leaves() {
         ..Config::for_profile("llama-3.1-8b".parse().unwrap())
     };
     let engine = serve(config, std::net::TcpListener::bind("127.0.0.1:0").unwrap()).await.unwrap();
-    let settings = FollowSettings {
-        paths: ModelPaths::new(&[model.to_str().unwrap().to_owned()]),
-        matching: MatchingUnit::Auto,
-        bind: None,
-        publishers: Publishers::WorkerHosts,
-        takes_reports: false,
-        configured: Configured::default(),
-        dialer: Dialer::default(),
-    };
+    let paths = ModelPaths::new(&[model.to_str().unwrap().to_owned()]);
+    let settings = FollowSettings { paths, ..FollowSettings::default() };
     let mut background = JoinSet::new();
     let (clock, router) = (Arc::clone(&gateway), Arc::clone(gateway.router()));
     let (config, problems) =

@@ -14,6 +14,7 @@ use warmroute_types::{Micros, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::background_responses::BackgroundResponses;
+use crate::header_option::HeaderOption;
 use crate::keys::Tenant;
 use crate::random::random;
 use crate::shares::Shares;
@@ -39,10 +40,10 @@ pub struct AdmissionConfig {
     pub limits: Limits,
     /// Default shares of one tenant.
     pub shares: Shares,
-    /// Header that names the tenant; `None`: the API key does.
-    pub tenant_header: Option<HeaderName>,
-    /// Header that sets the priority; `None`: all requests have the same priority.
-    pub priority_header: Option<HeaderName>,
+    /// Header that names the tenant; without one the API key does.
+    pub tenant_header: HeaderOption,
+    /// Header that sets the priority; without one all requests have the same priority.
+    pub priority_header: HeaderOption,
     /// Highest priority that a client may request, unless its key says otherwise. Without a cap every client would
     /// choose the highest.
     pub class_max: Class,
@@ -108,8 +109,8 @@ impl Default for AdmissionConfig {
             ttft_budget: Duration::ZERO,
             limits: Limits::default(),
             shares: Shares::default(),
-            tenant_header: None,
-            priority_header: Some(HeaderName::from_static("x-warmroute-priority")),
+            tenant_header: HeaderOption::new("api-key", "api-key"),
+            priority_header: HeaderOption::new("x-warmroute-priority", "off"),
             class_max: Class::Normal,
         }
     }
@@ -253,7 +254,7 @@ impl AdmissionGate {
         tenant: Option<&Tenant>,
     ) -> u64 {
         let named = |name: &HeaderName| headers.get(name).filter(|value| !value.is_empty());
-        let claimed = match &config.tenant_header {
+        let claimed = match &config.tenant_header.name {
             Some(name) => named(name),
             None => named(&header::AUTHORIZATION).or_else(|| named(&HeaderName::from_static("x-api-key"))),
         };
@@ -268,7 +269,7 @@ impl AdmissionGate {
         headers: &HeaderMap,
         tenant: Option<&Tenant>,
     ) -> Class {
-        config.priority_header.as_ref().map_or_else(Class::default, |header| {
+        config.priority_header.name.as_ref().map_or_else(Class::default, |header| {
             let wanted = headers.get(header).and_then(|name| name.to_str().ok()).and_then(Class::named);
             let granted = tenant.and_then(|tenant| tenant.class_max).unwrap_or(config.class_max);
             wanted.unwrap_or_default().at_most(granted)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use warmroute_prompt::PrefixRule;
-use warmroute_types::OptionValue;
+use warmroute_types::{AT_LEAST_1, BadSetting, OptionValue, check_settings};
 use warmroute_wire::Dialer;
 
 use crate::Token;
@@ -48,8 +48,10 @@ pub struct Config {
     pub forwarded: Forwarded,
     /// Whether a client may choose its worker.
     pub worker_choice: WorkerChoice,
-    /// Whether clients may manage workers.
+    /// Who may manage workers on the client listener.
     pub worker_api: WorkerApi,
+    /// The token of the admin listener, which [`WorkerApi::Token`] asks for.
+    pub admin_token: Option<Token>,
     /// What happens to fields of bodies that steer engines, unless a key says otherwise.
     pub engine_fields: FieldPolicy,
     /// Whose requests share the engines' caches.
@@ -67,16 +69,24 @@ pub struct Config {
     pub idle_connections_max: usize,
 }
 
-/// Whether the client listener has the worker API.
-#[derive(Clone, Copy, Debug, Default)]
+/// Who may manage workers on the client listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkerApi {
-    /// Only the admin listener has it.
+    /// Only the admin listener has these endpoints.
     #[default]
-    AdminOnly,
-    /// Requests with this token may use it.
-    WithToken(Token),
-    /// Every client may use it: the network is trusted.
+    Off,
+    /// Requests with the admin token.
+    Token,
+    /// Every client: the network is trusted.
     Open,
+}
+
+impl OptionValue for WorkerApi {
+    const VALUES: &'static [(WorkerApi, &'static str, &'static str)] = &[
+        (WorkerApi::Off, "off", "Only the admin listener has these endpoints"),
+        (WorkerApi::Token, "token", "Requests with the admin token"),
+        (WorkerApi::Open, "open", "Every client: for trusted networks, as RL frameworks expect it"),
+    ];
 }
 
 impl Default for Config {
@@ -98,6 +108,7 @@ impl Default for Config {
             forwarded: Forwarded::default(),
             worker_choice: WorkerChoice::default(),
             worker_api: WorkerApi::default(),
+            admin_token: None,
             engine_fields: FieldPolicy::default(),
             cache_salt: CacheSalt::default(),
             cached_tokens: CachedTokens::default(),
@@ -144,37 +155,41 @@ impl Default for Timeouts {
 /// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// No request would be accepted.
-    #[error("max-payload-size must be at least 1 byte")]
-    NoBody,
+    /// A setting breaks its rule.
+    #[error(transparent)]
+    Setting(#[from] BadSetting),
     /// A request of the allowed size would never fit.
     #[error("max-buffered-bytes must be at least max-payload-size, {0} bytes")]
     NoRoomForOne(usize),
     /// Aliases are resolved once. Chains could be cyclic.
     #[error("alias `{0}` points to `{1}`, which is itself an alias; point it to a model")]
     AliasOfAlias(String, String),
-    /// More than the whole.
-    #[error("{0} is {1}; give 0 to 100 percent")]
-    Share(&'static str, u32),
+    /// No request could have the token.
+    #[error("client-worker-api: token needs an admin-token")]
+    NoToken,
 }
 
 impl Config {
     /// Checks constraints that the types do not express.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        if self.body_bytes_max == 0 {
-            return Err(ConfigError::NoBody);
-        }
+        let (times, shares) = (&self.timeouts, self.admission.shares);
+        check_settings(&[
+            ("max-client-connections", self.connections_max > 0, AT_LEAST_1),
+            ("client-head-timeout-secs", !times.head.is_zero(), AT_LEAST_1),
+            ("client-body-timeout-secs", !times.body.is_zero(), AT_LEAST_1),
+            ("connect-timeout-secs", !times.connect.is_zero(), AT_LEAST_1),
+            ("first-byte-timeout-secs", !times.first_byte.is_zero(), AT_LEAST_1),
+            ("idle-timeout-secs", !times.idle.is_zero(), AT_LEAST_1),
+            ("prefix-token-count", self.prefix.tokens > 0, AT_LEAST_1),
+            ("max-payload-size", self.body_bytes_max > 0, "must be at least 1 byte"),
+            ("queue-share-per-tenant", shares.queue_percent <= 100, "must be 0 to 100 percent"),
+            ("memory-share-per-tenant", shares.memory_percent <= 100, "must be 0 to 100 percent"),
+        ])?;
         if self.bodies_bytes_max < self.body_bytes_max {
             return Err(ConfigError::NoRoomForOne(self.body_bytes_max));
         }
-        let shares = self.admission.shares;
-        for (option, percent) in [
-            ("queue-share-per-tenant", shares.queue_percent),
-            ("memory-share-per-tenant", shares.memory_percent),
-        ] {
-            if percent > 100 {
-                return Err(ConfigError::Share(option, percent));
-            }
+        if self.worker_api == WorkerApi::Token && self.admin_token.is_none() {
+            return Err(ConfigError::NoToken);
         }
         match self.aliases.iter().find(|(_, model)| self.aliases.contains_key(*model)) {
             Some((alias, model)) => Err(ConfigError::AliasOfAlias(alias.clone(), model.clone())),

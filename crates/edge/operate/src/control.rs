@@ -222,7 +222,7 @@ impl<C: ConfigReader> Control<C> {
         state.in_force = fingerprints.clone();
         state.fingerprints = fingerprints;
         state.options = plan.options;
-        state.admin_token = plan.admin_token;
+        state.admin_token = plan.gateway.admin_token;
         Ok(changed)
     }
 }

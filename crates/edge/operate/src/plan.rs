@@ -1,23 +1,20 @@
 //! Everything that a gateway process needs, validated.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use warmroute_follow::{FollowSettings, SharePlan, Sources};
 use warmroute_gateway::{Keys, Token};
 use warmroute_policy::Standard;
+use warmroute_types::{AT_LEAST_1, BadSetting, check_settings};
 use warmroute_wire::Acceptor;
 
 use crate::handover::{Purpose, address_of};
 
 /// The settings of each part. `O` are the options that they come from.
 pub struct Plan<O> {
-    /// Address of the client listener.
-    pub listen: SocketAddr,
-    /// Address of the admin listener.
-    pub admin: SocketAddr,
-    /// Startup and shutdown.
+    /// Listeners, startup and shutdown.
     pub process: ProcessConfig,
     /// The active policy with its parameters.
     pub policy: Standard,
@@ -35,10 +32,10 @@ pub struct Plan<O> {
     pub sources: Sources,
     /// How KV events are followed; `None`: not at all.
     pub precise: Option<FollowSettings>,
-    /// Recording of traces; `None`: nothing is recorded.
-    pub record: Option<warmroute_record::Config>,
-    /// The access log; `None`: none is written.
-    pub access_log: Option<warmroute_record::AccessLogConfig>,
+    /// Recording of traces.
+    pub record: warmroute_record::Config,
+    /// The access log.
+    pub access_log: warmroute_record::AccessLogConfig,
     /// The collector of OpenTelemetry traces; `None`: none are sent.
     pub collector: Option<warmroute_otel::CollectorConfig>,
     /// Sharing with peer routers; `None`: a single router.
@@ -49,8 +46,6 @@ pub struct Plan<O> {
     pub events_token: Option<Token>,
     /// Plain or TLS for clients and operators.
     pub acceptors: Acceptors,
-    /// Token for the admin listener.
-    pub admin_token: Option<Token>,
     /// API keys; `None`: no authentication.
     pub keys: Option<Keys>,
     /// The resulting options, for `GET /config`.
@@ -64,19 +59,46 @@ impl<O> Plan<O> {
         let pools = self.picker.iter().flat_map(|picker| &picker.pools).enumerate();
         let pools = pools.map(|(i, (_, address))| (Purpose::Pool(i as u16), Some(*address)));
         let others = [
-            (Purpose::Clients, Some(self.listen)),
-            (Purpose::Admin, Some(self.admin)),
+            (Purpose::Clients, Some(self.process.listen)),
+            (Purpose::Admin, Some(self.process.admin)),
             (Purpose::Events, bind.and_then(address_of)),
             (Purpose::Picker, self.picker.as_ref().and_then(|picker| picker.listen)),
             (Purpose::Mesh, self.sharing.as_ref().and_then(SharePlan::listen)),
         ];
         others.into_iter().chain(pools).collect()
     }
+
+    /// Refuses two listeners on one port, unless they are on different addresses.
+    pub fn check_ports(&self) -> anyhow::Result<()> {
+        let addresses = self.addresses().into_iter().filter_map(|(purpose, at)| Some((purpose, at?)));
+        let used: Vec<(Purpose, SocketAddr)> = addresses.filter(|(_, at)| at.port() != 0).collect();
+        let overlap = |a: IpAddr, b: IpAddr| a == b || a.is_unspecified() || b.is_unspecified();
+        for (i, (purpose, at)) in used.iter().enumerate() {
+            let is_same = |(_, other): &&(Purpose, SocketAddr)| {
+                at.port() == other.port() && overlap(at.ip(), other.ip())
+            };
+            if let Some((other, _)) = used[..i].iter().find(is_same) {
+                let list = if matches!(purpose, Purpose::Pool(_)) { ": port" } else { "" };
+                let (option, name) = (purpose.words().0.trim_start_matches('-'), other.words().1);
+                anyhow::bail!("{option}{list} {} is also the port of {name}: choose another one", at.port());
+            }
+        }
+        Ok(())
+    }
 }
+
+/// More than any machine has cores.
+const THREADS_MAX: usize = 1_024;
 
 /// Settings of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessConfig {
+    /// Address of the client listener.
+    pub listen: SocketAddr,
+    /// Address of the admin listener.
+    pub admin: SocketAddr,
+    /// Threads that serve requests; 0: one per core.
+    pub threads: usize,
     /// Unix socket for handovers; `None`: no handover.
     pub handover: Option<PathBuf>,
     /// How long to wait for the running process to hand over.
@@ -94,6 +116,9 @@ pub struct ProcessConfig {
 impl Default for ProcessConfig {
     fn default() -> ProcessConfig {
         ProcessConfig {
+            listen: SocketAddr::from(([0, 0, 0, 0], 30_000)),
+            admin: SocketAddr::from(([127, 0, 0, 1], 29_000)),
+            threads: 0,
             handover: None,
             handover_timeout: Duration::from_secs(30),
             state: None,
@@ -101,6 +126,17 @@ impl Default for ProcessConfig {
             drain_timeout: Duration::from_secs(600),
             eviction_interval: Duration::from_secs(120),
         }
+    }
+}
+
+impl ProcessConfig {
+    /// Checks constraints that the types do not express.
+    pub fn validate(&self) -> Result<(), BadSetting> {
+        check_settings(&[
+            ("threads", self.threads <= THREADS_MAX, "must be at most 1024"),
+            ("handover-timeout-secs", !self.handover_timeout.is_zero(), AT_LEAST_1),
+            ("eviction-interval-secs", !self.eviction_interval.is_zero(), AT_LEAST_1),
+        ])
     }
 }
 

@@ -131,8 +131,8 @@ impl<C: ConfigReader> Service<C> {
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
         router.set_model_rules(plan.model_rules);
         let records = Records {
-            trace: plan.record.map(Recorder::start).transpose().context("record")?,
-            access_log: plan.access_log.map(AccessLog::start).transpose().context("access-log")?,
+            trace: Recorder::start(plan.record).context("record")?,
+            access_log: AccessLog::start(plan.access_log).context("access-log")?,
             tracer: plan.collector.map(Tracer::start).transpose().context("otlp-endpoint")?,
         };
         let gateway = Gateway::new(Arc::clone(&router), plan.gateway.clone(), records)?;
@@ -141,13 +141,13 @@ impl<C: ConfigReader> Service<C> {
             router.apply(Change::Restored { state: Box::new(state), age, at: gateway.now() });
         }
         let mut startup = Startup::new(Arc::clone(&gateway), inherited);
-        let clients = startup.listen(Purpose::Clients, plan.listen).await?;
-        let operators = startup.listen(Purpose::Admin, plan.admin).await?;
+        let clients = startup.listen(Purpose::Clients, plan.process.listen).await?;
+        let operators = startup.listen(Purpose::Admin, plan.process.admin).await?;
         let (listening, admin) = (clients.local_addr()?, operators.local_addr()?);
         let in_force = InForce {
             files,
             options: plan.options,
-            admin_token: plan.admin_token,
+            admin_token: plan.gateway.admin_token,
             dialer: plan.gateway.dialer,
             acceptors: plan.acceptors.clone(),
         };
@@ -371,7 +371,7 @@ impl Startup {
             Some(inherited) => inherited,
             None => {
                 let bound = TcpListener::bind(address).await;
-                let bound = bound.map_err(|error| listen_error(address, purpose.flag(), error))?;
+                let bound = bound.map_err(|error| listen_error(address, purpose.words().0, error))?;
                 (bound.into_std()?, Opener::Gateway)
             }
         };

@@ -44,9 +44,12 @@ impl ConfigReader for PolicyFile {
 pub fn plan(policy: String) -> anyhow::Result<Plan<String>> {
     let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Ok(Plan {
-        listen: any_port,
-        admin: any_port,
-        process: ProcessConfig { drain_timeout: Duration::from_secs(1), ..ProcessConfig::default() },
+        process: ProcessConfig {
+            listen: any_port,
+            admin: any_port,
+            drain_timeout: Duration::from_secs(1),
+            ..ProcessConfig::default()
+        },
         policy: policy.parse()?,
         shadows: Vec::new(),
         model_rules: Default::default(),
@@ -55,8 +58,8 @@ pub fn plan(policy: String) -> anyhow::Result<Plan<String>> {
         probe: warmroute_probe::Config::default(),
         sources: Sources::default(),
         precise: None,
-        record: None,
-        access_log: None,
+        record: Default::default(),
+        access_log: Default::default(),
         collector: None,
         sharing: None,
         events_token: None,
@@ -66,7 +69,6 @@ pub fn plan(policy: String) -> anyhow::Result<Plan<String>> {
             operators: Acceptor::default(),
             picker: Acceptor::default(),
         },
-        admin_token: None,
         keys: None,
         options: policy,
     })

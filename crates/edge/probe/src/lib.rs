@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use warmroute_fleet::Worker;
 use warmroute_policy::Policy;
 use warmroute_router::Router;
-use warmroute_types::{Address, Micros, WorkerId};
+use warmroute_types::{AT_LEAST_1, Address, BadSetting, Micros, WorkerId, check_settings};
 use warmroute_wire::Dialer;
 
 pub use adapters::{AdapterReport, read_adapters};
@@ -59,6 +59,18 @@ impl Default for Config {
             timeout: Duration::from_secs(2),
             dialer: Dialer::default(),
         }
+    }
+}
+
+impl Config {
+    /// Checks constraints that the types do not express.
+    pub fn validate(&self) -> Result<(), BadSetting> {
+        check_settings(&[
+            ("health-check-endpoint", self.health_path.starts_with('/'), "must begin with /"),
+            ("health-check-interval-secs", !self.health_interval.is_zero(), AT_LEAST_1),
+            ("health-check-timeout-secs", !self.timeout.is_zero(), AT_LEAST_1),
+            ("load-interval-ms", !self.load_interval.is_zero(), AT_LEAST_1),
+        ])
     }
 }
 

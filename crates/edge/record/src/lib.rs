@@ -21,7 +21,7 @@ mod trace_file;
 mod utc_time;
 mod writer;
 
-pub use access_log::{AccessEntry, AccessLog, AccessLogConfig, AccessLogError, LineFormat, LogTarget};
+pub use access_log::{AccessEntry, AccessLog, AccessLogConfig, AccessLogError, LineFormat};
 pub use earlier_files::EARLIER_FILES_MAX;
 pub use entry::{ModelNames, TraceEntry};
 pub use recorder::{BYTES_MAX_LEAST, Config, RecordError, Recorder};

@@ -18,15 +18,24 @@ const WAITING_MAX: usize = 1_024;
 /// The smallest file limit. A smaller file would hold only a line or two.
 pub const BYTES_MAX_LEAST: u64 = 4_096;
 
+/// The default file limit.
+pub(crate) const BYTES_MAX: u64 = 256 << 20;
+
 /// What to record, and where.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The trace file. Its former contents are kept under a dated name.
-    pub file: PathBuf,
+    /// The trace file; `None`: nothing is recorded. Its former contents are kept under a dated name.
+    pub file: Option<PathBuf>,
     /// Largest size before the file is rotated. A single larger line is still written.
     pub bytes_max: u64,
     /// How models are identified.
     pub names: ModelNames,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { file: None, bytes_max: BYTES_MAX, names: ModelNames::default() }
+    }
 }
 
 /// Why recording is not possible.
@@ -53,22 +62,28 @@ pub struct Recorder {
 }
 
 impl Config {
-    /// Checks the size limit.
+    /// Checks the size limit of a file.
     pub fn validate(&self) -> Result<(), RecordError> {
-        if self.bytes_max < BYTES_MAX_LEAST { Err(RecordError::TooSmall) } else { Ok(()) }
+        if self.file.is_some() && self.bytes_max < BYTES_MAX_LEAST {
+            Err(RecordError::TooSmall)
+        } else {
+            Ok(())
+        }
     }
 }
 
 impl Recorder {
-    /// Opens the file and starts its writer on the current tokio runtime, which waits for the writer at its end.
-    pub fn start(config: Config) -> Result<Recorder, RecordError> {
+    /// Opens the file, if there is one, and starts its writer on the current tokio runtime, which waits for the writer
+    /// at its end.
+    pub fn start(config: Config) -> Result<Option<Recorder>, RecordError> {
         config.validate()?;
-        let opened = TraceFile::begin(config.file.clone(), config.bytes_max);
-        let file = opened.map_err(|why| RecordError::Unwritable { file: config.file, why })?;
+        let Some(file) = config.file else { return Ok(None) };
+        let opened = TraceFile::begin(file.clone(), config.bytes_max);
+        let file = opened.map_err(|why| RecordError::Unwritable { file, why })?;
         let (recorder, entries) = Recorder::open();
         let writer = Writer::new(file, config.names, Arc::clone(&recorder.counts));
         tokio::task::spawn_blocking(move || writer.run(entries));
-        Ok(recorder)
+        Ok(Some(recorder))
     }
 
     fn open() -> (Recorder, Receiver<TraceEntry>) {

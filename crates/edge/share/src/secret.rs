@@ -3,11 +3,20 @@
 use std::fmt;
 use std::path::Path;
 
+use serde::Deserialize;
+
 use crate::error::{BadShare, SECRET_BYTES_MIN};
 
-/// A secret or password. `Debug` hides it.
-#[derive(Clone, PartialEq, Eq)]
+/// A secret or password. It is neither printed nor serialized.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
 pub struct Secret(String);
+
+impl From<String> for Secret {
+    fn from(secret: String) -> Secret {
+        Secret(secret)
+    }
+}
 
 impl Secret {
     /// Wraps a secret.

@@ -13,7 +13,7 @@ use support::server::{Server, config, join, short_timeouts};
 use support::{next, reported, wait_until, wait_until_connected, wait_until_received};
 use warmroute_share::{Link, MAX_MESSAGE_BYTES, RedisConfig, RedisFailure, Secret, Versions, probe_redis};
 use warmroute_types::{RouterId, To};
-use warmroute_wire::WorkerTls;
+use warmroute_wire::TlsFiles;
 
 fn three(config: &RedisConfig) -> Vec<Link> {
     (1..=3).map(|me| join(me, config.clone())).collect()
@@ -168,7 +168,7 @@ async fn a_wrong_scheme_or_port_is_reported_with_the_fix() {
         (3, format!("redis://localhost:{http_port}"), "an HTTP server answers instead of Redis"),
         (4, format!("rediss://localhost:{http_port}"), "an HTTP server answers instead of Redis"),
     ] {
-        let tls = WorkerTls { ca: Some(folder.join("ca.pem")), identity: None };
+        let tls = TlsFiles { ca: Some(folder.join("ca.pem")), ..TlsFiles::default() };
         let link = join(me, RedisConfig { tls, ..short_timeouts(url.clone()) });
         wait_until(&link.status, |status| reported(status, words)).await;
         let problems = link.status.problems();
@@ -409,7 +409,8 @@ async fn tls_works_with_a_private_authority() {
     ];
     let server = Server::start(&options).await;
     let url = format!("rediss://localhost:{}", server.port);
-    let trusted = RedisConfig { tls: WorkerTls { ca: Some(ca), identity: None }, ..config(url.clone()) };
+    let trusted =
+        RedisConfig { tls: TlsFiles { ca: Some(ca), ..TlsFiles::default() }, ..config(url.clone()) };
     wait_until_connected(&[join(1, trusted.clone()), join(2, trusted.clone())]).await;
     let by_address =
         RedisConfig { urls: vec![Secret::new(url.replace("localhost", "127.0.0.1"))], ..trusted };

@@ -1,7 +1,6 @@
 //! Accepts client connections, plain or with TLS.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -12,7 +11,7 @@ use rustls::server::WebPkiClientVerifier;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-use crate::pem::{BadTls, Identity, provider, roots_in};
+use crate::pem::{BadTls, TlsFiles, provider, roots_in};
 use crate::{AppProtocol, Stream};
 
 /// The first byte of a TLS connection (RFC 8446, 5.1). No HTTP request begins with it.
@@ -29,15 +28,15 @@ impl std::fmt::Debug for Acceptor {
 }
 
 impl Acceptor {
-    /// Accepts TLS connections with this identity. With `client_ca`, clients must present a certificate signed by it.
-    pub fn tls(
-        identity: &Identity,
-        client_ca: Option<&PathBuf>,
-        protocol: AppProtocol,
-    ) -> Result<Acceptor, BadTls> {
+    /// Accepts TLS connections with the certificate of these files, or plain ones if there is none. With a CA bundle,
+    /// clients must present a certificate signed by it.
+    pub fn new(files: &TlsFiles, protocol: AppProtocol) -> Result<Acceptor, BadTls> {
+        let Some(identity) = files.identity()? else {
+            return if files.ca.is_some() { Err(BadTls::NoIdentity) } else { Ok(Acceptor::default()) };
+        };
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-        let builder = match client_ca {
+        let builder = match &files.ca {
             Some(file) => {
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots_in(file)?, provider());
                 let bad = |error| BadTls::Verifier { file: file.clone(), error };

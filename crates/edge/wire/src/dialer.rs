@@ -1,7 +1,6 @@
 //! Opens connections to workers.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use http::HeaderValue;
@@ -11,7 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 
-use crate::pem::{BadTls, CertifiedKey, Identity, PemTexts, provider, roots_in, system_roots};
+use crate::pem::{BadTls, CertifiedKey, Identity, PemTexts, TlsFiles, provider, roots_in, system_roots};
 use crate::scheme_detection::is_plain;
 use crate::target::Scheme;
 use crate::{AppProtocol, Stream, Target};
@@ -20,21 +19,12 @@ use crate::{AppProtocol, Stream, Target};
 #[derive(Clone, Debug, Default)]
 pub struct Dialer(Arc<RwLock<Arc<DialSettings>>>);
 
-/// TLS settings for workers with `https://` URLs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WorkerTls {
-    /// A CA bundle for workers' certificates; `None`: the system's.
-    pub ca: Option<PathBuf>,
-    /// Our client certificate.
-    pub identity: Option<Identity>,
-}
-
 /// The settings of a dialer.
 #[derive(Debug, Default)]
 struct DialSettings {
     /// Marked as sensitive, so that it is not printed.
     authorization: Option<HeaderValue>,
-    tls: WorkerTls,
+    tls: TlsFiles,
     protocol: AppProtocol,
     /// Created at the first TLS connection: reading the system's certificates is slow, and most fleets do not need
     /// them.
@@ -43,7 +33,7 @@ struct DialSettings {
 
 impl Dialer {
     /// A dialer that sends `authorization` to workers. Reads the named files at once, so that errors surface now.
-    pub fn new(authorization: Option<HeaderValue>, tls: WorkerTls) -> Result<Dialer, BadTls> {
+    pub fn new(authorization: Option<HeaderValue>, tls: TlsFiles) -> Result<Dialer, BadTls> {
         let authorization = authorization.map(sensitive);
         Dialer::from_settings(DialSettings { authorization, tls, ..DialSettings::default() })
     }
@@ -60,12 +50,12 @@ impl Dialer {
     }
 
     /// A dialer for a protocol other than HTTP.
-    pub fn with_protocol(protocol: AppProtocol, tls: WorkerTls) -> Result<Dialer, BadTls> {
+    pub fn with_protocol(protocol: AppProtocol, tls: TlsFiles) -> Result<Dialer, BadTls> {
         Dialer::from_settings(DialSettings { protocol, tls, ..DialSettings::default() })
     }
 
     fn from_settings(settings: DialSettings) -> Result<Dialer, BadTls> {
-        if settings.tls != WorkerTls::default() {
+        if settings.tls != TlsFiles::default() {
             settings.config()?;
         }
         Ok(Dialer(Arc::new(RwLock::new(Arc::new(settings)))))
@@ -119,23 +109,21 @@ impl DialSettings {
         if let Some(config) = self.config.get() {
             return Ok(Arc::clone(config));
         }
-        let made = self.tls.config(self.protocol)?;
+        let made = self.tls.client_config(self.protocol)?;
         Ok(Arc::clone(self.config.get_or_init(|| made)))
     }
 }
 
-impl WorkerTls {
-    fn config(&self, protocol: AppProtocol) -> Result<Arc<ClientConfig>, BadTls> {
-        let roots = match &self.ca {
-            Some(file) => roots_in(file)?,
-            None => system_roots()?,
-        };
-        let identity = self.identity.as_ref().map(Identity::read).transpose()?;
-        let unusable = |error| match &self.identity {
+impl TlsFiles {
+    fn client_config(&self, protocol: AppProtocol) -> Result<Arc<ClientConfig>, BadTls> {
+        let identity = self.identity()?;
+        let roots = self.ca.as_deref().map_or_else(system_roots, roots_in)?;
+        let certified_key = identity.as_ref().map(Identity::read).transpose()?;
+        let unusable = |error| match &identity {
             Some(identity) => identity.unusable(error),
             None => BadTls::Unsupported(error),
         };
-        client_config(roots, identity, protocol, unusable)
+        client_config(roots, certified_key, protocol, unusable)
     }
 }
 
@@ -170,7 +158,7 @@ mod tests {
         let first = Dialer::default();
         let clone = first.clone();
         let key = HeaderValue::from_static("Bearer worker-key");
-        first.follow(&Dialer::new(Some(key), WorkerTls::default()).unwrap());
+        first.follow(&Dialer::new(Some(key), TlsFiles::default()).unwrap());
         assert_eq!(clone.authorization().unwrap(), "Bearer worker-key");
         assert!(!format!("{clone:?}").contains("worker-key"));
     }

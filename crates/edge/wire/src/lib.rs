@@ -17,10 +17,10 @@ mod stream;
 mod target;
 
 pub use acceptor::Acceptor;
-pub use dialer::{Dialer, WorkerTls};
+pub use dialer::Dialer;
 pub use http_client::{HttpClient, HttpClientError};
 pub use own_shortage::is_own_shortage;
-pub use pem::{BadTls, Identity, PemTexts};
+pub use pem::{BadTls, PemTexts, TlsFiles};
 pub use percent::{percent_decoded, percent_decoded_bytes};
 pub use retry_after::retry_after;
 pub use scheme_detection::{detect_scheme, speaks_tls};

@@ -49,18 +49,33 @@ pub enum BadTls {
     /// A certificate cannot be made.
     #[error("cannot make a certificate: {0}")]
     Unmade(#[from] rcgen::Error),
+    /// A certificate without its key, or a key without its certificate.
+    #[error("set both the certificate and its key")]
+    HalfIdentity,
+    /// Clients are to be verified on a listener without TLS.
+    #[error("a CA bundle for clients requires a certificate and a key of the listener")]
+    NoIdentity,
     /// The system has no trusted certificates.
     #[error("the system has no trusted CA certificates; name a CA bundle")]
     NoRoots,
 }
 
+/// The PEM files of one end of TLS connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// A CA bundle for the certificates of the other end. A dialer without one uses the system's; an acceptor without
+    /// one asks for no certificate.
+    pub ca: Option<PathBuf>,
+    /// The certificate chain with our certificate first.
+    pub certificates: Option<PathBuf>,
+    /// The private key of our certificate.
+    pub key: Option<PathBuf>,
+}
+
 /// A certificate chain and the key of its first certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// PEM file with our certificate first.
-    pub certificates: PathBuf,
-    /// PEM file with the private key.
-    pub key: PathBuf,
+pub(crate) struct Identity<'a> {
+    certificates: &'a Path,
+    key: &'a Path,
 }
 
 /// A certificate chain and its key.
@@ -90,15 +105,26 @@ impl PemTexts {
     }
 }
 
-impl Identity {
+impl TlsFiles {
+    /// Our certificate and its key: both or neither.
+    pub(crate) fn identity(&self) -> Result<Option<Identity<'_>>, BadTls> {
+        match (&self.certificates, &self.key) {
+            (Some(certificates), Some(key)) => Ok(Some(Identity { certificates, key })),
+            (None, None) => Ok(None),
+            _ => Err(BadTls::HalfIdentity),
+        }
+    }
+}
+
+impl Identity<'_> {
     pub(crate) fn read(&self) -> Result<CertifiedKey, BadTls> {
-        let key = PrivateKeyDer::from_pem_slice(&bytes(&self.key)?);
-        let missing = |_| BadTls::Missing { file: self.key.clone(), what: "private key" };
-        Ok((certificates(&self.certificates)?, key.map_err(missing)?))
+        let key = PrivateKeyDer::from_pem_slice(&bytes(self.key)?);
+        let missing = |_| BadTls::Missing { file: self.key.to_owned(), what: "private key" };
+        Ok((certificates(self.certificates)?, key.map_err(missing)?))
     }
 
     pub(crate) fn unusable(&self, error: rustls::Error) -> BadTls {
-        BadTls::Unusable { file: self.certificates.clone(), error }
+        BadTls::Unusable { file: self.certificates.to_owned(), error }
     }
 }
 

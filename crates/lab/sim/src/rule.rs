@@ -39,7 +39,7 @@ impl From<BadPolicy> for BadRule {
     fn from(bad: BadPolicy) -> BadRule {
         match bad {
             BadPolicy::Unknown(_) => BadRule::Unknown(bad),
-            BadPolicy::Parameter { .. } => BadRule::Parameter(bad),
+            _ => BadRule::Parameter(bad),
         }
     }
 }

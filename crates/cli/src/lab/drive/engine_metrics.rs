@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::task::JoinHandle;
 use warmroute_wire::HttpClient;
-use warmroute_wire::{Dialer, WorkerTls};
+use warmroute_wire::{Dialer, TlsFiles};
 
 use super::metrics_page::{Histogram, MetricsPage};
 
@@ -186,7 +186,7 @@ struct WaitingSamples {
 impl EngineWatch {
     /// Reads every engine's counters, and begins to sample.
     pub async fn begin(urls: &[Uri]) -> anyhow::Result<EngineWatch> {
-        let dialer = Dialer::new(None, WorkerTls::default()).context("TLS")?;
+        let dialer = Dialer::new(None, TlsFiles::default()).context("TLS")?;
         let mut engines = Vec::new();
         for url in urls {
             let url = super::base_of(&url.to_string());

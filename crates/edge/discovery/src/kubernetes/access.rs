@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderValue;
-use warmroute_wire::{Dialer, HttpClient, PemTexts, WorkerTls};
+use warmroute_wire::{Dialer, HttpClient, PemTexts, TlsFiles};
 
 /// Time for the API server to start its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -80,7 +80,7 @@ impl KubernetesAccess {
         let dialer = match self.url.starts_with("https://") {
             true => Dialer::from_pem(authorization, &self.pem().await?),
             // A proxy on this machine.
-            false => Dialer::new(authorization, WorkerTls::default()),
+            false => Dialer::new(authorization, TlsFiles::default()),
         };
         let dialer = dialer.map_err(|bad| bad.to_string())?;
         Ok(HttpClient::new(&self.url, ANSWER_TIMEOUT, dialer))

@@ -7,7 +7,7 @@ use warmroute_discovery::WorkerEntry;
 use warmroute_events::{Endpoint, EventSource};
 
 /// Checks all endpoints and topics.
-pub fn check_endpoints(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<()> {
+pub(crate) fn check_endpoints(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<()> {
     let bound = bind.map(str::parse::<Endpoint>).transpose().context("kv-events-bind")?;
     let (mut topics, mut used) = (BTreeSet::new(), UsedEndpoints { bound, ..UsedEndpoints::default() });
     for entry in entries {

@@ -33,11 +33,12 @@ use warmroute_events::{BoundListener, EventSink, EventSource, FeedHandle, Publis
 use warmroute_fleet::{Models, Worker, WorkerView};
 use warmroute_gateway::Gateway;
 use warmroute_router::Change;
+use warmroute_types::OptionValue;
 use warmroute_wire::Dialer;
 
 use crate::boxed_task::BoxedTask;
 pub use align::{Aligned, MatchingUnit, ModelPaths, align};
-pub use endpoints::check_endpoints;
+pub(crate) use endpoints::check_endpoints;
 pub use engine::{Card, Engine, UnexpectedStatus};
 use event_sink::RouterSink;
 use feed_monitor::FeedHealth;
@@ -59,6 +60,8 @@ pub type Configured = Arc<RwLock<BTreeMap<String, EventsEntry>>>;
 
 /// How engines' events are followed.
 pub struct FollowSettings {
+    /// Whether they are.
+    pub following: Following,
     /// Where to look for tokenizer files.
     pub paths: ModelPaths,
     /// Unit in which prompts are compared with events.
@@ -73,6 +76,37 @@ pub struct FollowSettings {
     pub configured: Configured,
     /// Connects to engines.
     pub dialer: Dialer,
+}
+
+impl Default for FollowSettings {
+    fn default() -> FollowSettings {
+        FollowSettings {
+            following: Following::Auto,
+            paths: ModelPaths::new(&[]),
+            matching: MatchingUnit::Auto,
+            bind: None,
+            publishers: Publishers::WorkerHosts,
+            takes_reports: false,
+            configured: Configured::default(),
+            dialer: Dialer::default(),
+        }
+    }
+}
+
+/// Whether KV events are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Following {
+    /// Those of engines that publish them.
+    Auto,
+    /// None: all caches are presumed.
+    Off,
+}
+
+impl OptionValue for Following {
+    const VALUES: &'static [(Following, &'static str, &'static str)] = &[
+        (Following::Auto, "auto", "Follow KV events of engines that publish them"),
+        (Following::Off, "off", "Ignore KV events: all caches are presumed"),
+    ];
 }
 
 /// Follows the fleet's events until dropped.

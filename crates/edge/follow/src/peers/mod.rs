@@ -1,5 +1,6 @@
 //! Exchanges messages with peers: sends what the router has for them, and applies what they send.
 
+mod share_settings;
 mod unknown_workers;
 
 use std::net::SocketAddr;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::boxed_task::BoxedTask;
 use sha2::{Digest, Sha256};
+pub use share_settings::ShareSettings;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};

@@ -142,15 +142,13 @@ pub(crate) struct ClientWorkerApi<'a>(pub &'a Arc<Gateway>);
 impl ClientWorkerApi<'_> {
     /// Whether this request is one for the worker API, which its token then has to allow.
     pub(crate) fn has_token_path(&self, path: &str) -> bool {
-        matches!(self.0.config().worker_api, WorkerApi::WithToken(_))
-            && is_path(path)
-            && path != "/finish_session"
+        self.0.config().worker_api == WorkerApi::Token && is_path(path) && path != "/finish_session"
     }
 
     /// Whether this request, whose API key is valid, is one for the worker API. Sessions may always be finished:
     /// frameworks that do so do not ask before.
     pub(crate) fn has_open_path(&self, path: &str) -> bool {
-        path == "/finish_session" || (matches!(self.0.config().worker_api, WorkerApi::Open) && is_path(path))
+        path == "/finish_session" || (self.0.config().worker_api == WorkerApi::Open && is_path(path))
     }
 
     /// Whether the request may use the worker API.
@@ -172,8 +170,9 @@ impl ClientWorkerApi<'_> {
     fn authorize(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), AdminError> {
         let config = self.0.config();
         let adds_worker = *method == Method::POST && matches!(path, "/workers" | "/add_worker");
+        let has_token = || config.admin_token.is_some_and(|token| token.matches(headers));
         match config.worker_api {
-            WorkerApi::WithToken(token) if !token.matches(headers) && path != "/finish_session" => {
+            WorkerApi::Token if path != "/finish_session" && !has_token() => {
                 Err(AdminError(StatusCode::UNAUTHORIZED, super::UNAUTHORIZED.to_owned()))
             }
             WorkerApi::Open if adds_worker && config.dialer.authorization().is_some() => {

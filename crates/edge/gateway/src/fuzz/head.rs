@@ -4,7 +4,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use warmroute_prompt::Api;
-use warmroute_wire::{Dialer, WorkerTls, percent_decoded};
+use warmroute_wire::{Dialer, TlsFiles, percent_decoded};
 
 use crate::client_path::{DECODINGS_MAX, is_client_path};
 use crate::headers::{self, request_id, set_credentials, towards_client, towards_worker};
@@ -87,7 +87,7 @@ fn names_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 
 fn worker_sees_only_the_gateways_credentials(sent: &HeaderMap) {
     let ours = HeaderValue::from_static("Bearer ours");
-    let dialer = Dialer::new(Some(ours.clone()), WorkerTls::default()).expect("it names no file");
+    let dialer = Dialer::new(Some(ours.clone()), TlsFiles::default()).expect("it names no file");
     for client_credentials in [ClientCredentials::Auto, ClientCredentials::Drop] {
         let config = Config { dialer: dialer.clone(), client_credentials, ..Config::default() };
         let mut seen = sent.clone();

@@ -29,15 +29,15 @@ impl Purpose {
     pub const SINGLE: [Purpose; 5] =
         [Purpose::Clients, Purpose::Admin, Purpose::Events, Purpose::Mesh, Purpose::Picker];
 
-    /// The option that sets the listener's port.
-    pub fn flag(self) -> &'static str {
+    /// The option that sets the listener's port, and the listener as errors name it.
+    pub fn words(self) -> (&'static str, &'static str) {
         match self {
-            Purpose::Clients => "--port",
-            Purpose::Admin => "--admin-port",
-            Purpose::Events => "--kv-events-bind",
-            Purpose::Mesh => "--mesh-listen",
-            Purpose::Picker => "--picker-port",
-            Purpose::Pool(_) => "--picker-pools",
+            Purpose::Clients => ("--port", "the client listener"),
+            Purpose::Admin => ("--admin-port", "the admin listener"),
+            Purpose::Events => ("--kv-events-bind", "the listener for KV events"),
+            Purpose::Mesh => ("--mesh-listen", "the mesh"),
+            Purpose::Picker => ("--picker-port", "the endpoint picker"),
+            Purpose::Pool(_) => ("--picker-pools", "a pool of the picker"),
         }
     }
 

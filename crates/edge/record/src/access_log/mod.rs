@@ -22,6 +22,7 @@ pub use entry::AccessEntry;
 use log_output::LogOutput;
 use log_writer::LogWriter;
 
+use crate::recorder::BYTES_MAX;
 use crate::shared_counts::SharedCounts;
 use crate::{BYTES_MAX_LEAST, Counts};
 
@@ -31,21 +32,18 @@ const WAITING_MAX: usize = 8_192;
 /// Where the access log goes, and how its lines look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessLogConfig {
-    /// Where lines are written.
-    pub target: LogTarget,
+    /// The file, which is appended to, or `stderr`; `None`: no log.
+    pub file: Option<PathBuf>,
     /// The form of a line.
     pub format: LineFormat,
     /// Size at which a file is set aside and a new one begins.
     pub bytes_max: u64,
 }
 
-/// Where lines are written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LogTarget {
-    /// The standard error stream.
-    Stderr,
-    /// A file, which is appended to.
-    File(PathBuf),
+impl Default for AccessLogConfig {
+    fn default() -> AccessLogConfig {
+        AccessLogConfig { file: None, format: LineFormat::default(), bytes_max: BYTES_MAX }
+    }
 }
 
 /// The form of a line.
@@ -82,9 +80,13 @@ pub enum AccessLogError {
 }
 
 impl AccessLogConfig {
-    /// Checks the size limit.
+    /// Checks the size limit of a file.
     pub fn validate(&self) -> Result<(), AccessLogError> {
-        if self.bytes_max < BYTES_MAX_LEAST { Err(AccessLogError::TooSmall) } else { Ok(()) }
+        if self.file.is_some() && self.bytes_max < BYTES_MAX_LEAST {
+            Err(AccessLogError::TooSmall)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -96,18 +98,20 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens the output and starts its writer on the current tokio runtime, which waits for the writer at its end.
-    pub fn start(config: AccessLogConfig) -> Result<AccessLog, AccessLogError> {
+    /// Opens the output, if there is one, and starts its writer on the current tokio runtime, which waits for the writer
+    /// at its end.
+    pub fn start(config: AccessLogConfig) -> Result<Option<AccessLog>, AccessLogError> {
         config.validate()?;
-        let output = match config.target {
-            LogTarget::Stderr => LogOutput::Stderr,
-            LogTarget::File(file) => LogOutput::file(file.clone(), config.bytes_max)
+        let Some(file) = config.file else { return Ok(None) };
+        let output = match file.as_os_str() == "stderr" {
+            true => LogOutput::Stderr,
+            false => LogOutput::file(file.clone(), config.bytes_max)
                 .map_err(|why| AccessLogError::Unwritable { file, why })?,
         };
         let (log, entries) = AccessLog::open();
         let writer = LogWriter::new(output, config.format, Arc::clone(&log.counts));
         tokio::task::spawn_blocking(move || writer.run(entries));
-        Ok(log)
+        Ok(Some(log))
     }
 
     fn open() -> (AccessLog, Receiver<AccessEntry>) {

@@ -145,7 +145,7 @@ fn a_full_channel_never_blocks_and_a_full_disk_loses_only_lines() {
 #[test]
 fn an_unwritable_file_is_refused_at_the_start() {
     let config = AccessLogConfig {
-        target: LogTarget::File("/nowhere/access.log".into()),
+        file: Some("/nowhere/access.log".into()),
         format: LineFormat::Text,
         bytes_max: 1 << 20,
     };

@@ -28,7 +28,7 @@ fn entry(number: u64) -> TraceEntry {
 fn record(config: Config, entries: u64) -> Counts {
     let (recorder, receiver) = Recorder::open();
     let counts = Arc::clone(&recorder.counts);
-    let file = TraceFile::begin(config.file, config.bytes_max).unwrap();
+    let file = TraceFile::begin(config.file.unwrap(), config.bytes_max).unwrap();
     let writer = std::thread::spawn(move || Writer::new(file, config.names, counts).run(receiver));
     for number in 0..entries {
         recorder.entries.blocking_send(entry(number)).unwrap();
@@ -54,7 +54,7 @@ fn lines(file: &Path) -> Vec<Value> {
 fn files_are_bounded_in_size_and_number_and_have_their_own_key() {
     let folder = folder("rotation");
     let file = folder.join("trace.jsonl");
-    let config = Config { file: file.clone(), bytes_max: 8_000, names: ModelNames::Hashed };
+    let config = Config { file: Some(file.clone()), bytes_max: 8_000, names: ModelNames::Hashed };
     assert_eq!(record(config.clone(), 100), Counts { written: 100, dropped: 0, failed: 0 });
     let rotated = earlier(&file);
     assert!((2..EARLIER_FILES_MAX).contains(&rotated.len()), "{rotated:?}");
@@ -86,7 +86,7 @@ fn a_full_disk_loses_only_lines() {
     if !full.exists() {
         return;
     }
-    let config = Config { file: full.to_owned(), bytes_max: 1 << 20, names: ModelNames::Hashed };
+    let config = Config { file: Some(full.to_owned()), bytes_max: 1 << 20, names: ModelNames::Hashed };
     assert_eq!(record(config, 300), Counts { written: 0, dropped: 0, failed: 300 });
 }
 
@@ -102,7 +102,8 @@ fn a_full_channel_never_blocks() {
 
 #[test]
 fn an_unwritable_file_is_refused_at_the_start() {
-    let config = Config { file: "/nowhere/trace".into(), bytes_max: 1 << 20, names: ModelNames::Hashed };
+    let config =
+        Config { file: Some("/nowhere/trace".into()), bytes_max: 1 << 20, names: ModelNames::Hashed };
     assert!(
         Recorder::start(config.clone())
             .unwrap_err()
@@ -117,7 +118,7 @@ fn an_unwritable_file_is_refused_at_the_start() {
 fn restarts_without_traffic_keep_the_recording() {
     let folder = folder("restarts");
     let file = folder.join("trace.jsonl");
-    let config = Config { file: file.clone(), bytes_max: 1_000_000, names: ModelNames::Hashed };
+    let config = Config { file: Some(file.clone()), bytes_max: 1_000_000, names: ModelNames::Hashed };
     assert_eq!(record(config.clone(), 3).written, 3);
     for restart in 1..=3 {
         record(config.clone(), 0);
@@ -132,7 +133,7 @@ fn restarts_without_traffic_keep_the_recording() {
 fn restarts_with_traffic_keep_every_recording() {
     let folder = folder("kept");
     let file = folder.join("trace.jsonl");
-    let config = Config { file: file.clone(), bytes_max: 1_000_000, names: ModelNames::Hashed };
+    let config = Config { file: Some(file.clone()), bytes_max: 1_000_000, names: ModelNames::Hashed };
     (1..=4).for_each(|entries| _ = record(config.clone(), entries));
     let kept: Vec<usize> = earlier(&file).iter().map(|path| lines(path).len()).collect();
     assert_eq!((kept, lines(&file).len()), (vec![2, 3, 4], 5), "a header and the entries each");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
-use warmroute_wire::{AppProtocol, Dialer, Target, WorkerTls};
+use warmroute_wire::{AppProtocol, Dialer, Target, TlsFiles};
 
 use crate::{BadShare, Secret, Secrets, Versions};
 
@@ -22,7 +22,7 @@ pub struct RedisConfig {
     /// need different prefixes.
     pub prefix: String,
     /// Certificates for `rediss://` (`--share-redis-tls-ca`, `-cert`, `-key`).
-    pub tls: WorkerTls,
+    pub tls: TlsFiles,
     /// Transport versions of this build.
     pub versions: Versions,
     /// Intervals and timeouts. Not configurable.
@@ -69,7 +69,7 @@ impl RedisConfig {
             password: None,
             secret: secret.into(),
             prefix: "warmroute".to_owned(),
-            tls: WorkerTls::default(),
+            tls: TlsFiles::default(),
             versions: Versions::OURS,
             timings: RedisTimings::default(),
         }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use warmroute_types::SourceReadiness;
+use warmroute_wire::{Acceptor, AppProtocol, TlsFiles};
 
 use super::access::Source;
 use super::*;
@@ -572,9 +573,8 @@ fn certificates(folder: &std::path::Path) -> [std::path::PathBuf; 5] {
 async fn a_kubeconfig_with_certificates_reaches_a_server_with_tls() {
     let folder = std::env::temp_dir().join(format!("warmroute-kubeconfig-{}", std::process::id()));
     let [ca, server, server_key, client, client_key] = certificates(&folder);
-    let identity = warmroute_wire::Identity { certificates: server, key: server_key };
-    let acceptor =
-        warmroute_wire::Acceptor::tls(&identity, Some(&ca), warmroute_wire::AppProtocol::Http).unwrap();
+    let files = TlsFiles { ca: Some(ca), certificates: Some(server), key: Some(server_key) };
+    let acceptor = Acceptor::new(&files, AppProtocol::Http).unwrap();
     let api = ScriptedApi::start_with(acceptor).await;
     api.put("pods", pod(1));
     let encode = |file: &std::path::Path| {
@@ -604,8 +604,8 @@ async fn a_rotated_ca_bundle_is_read_again() {
     let folder = std::env::temp_dir().join(format!("warmroute-ca-{}", std::process::id()));
     let [ca, server, server_key, ..] = certificates(&folder);
     let [old_ca, ..] = certificates(&folder.join("old"));
-    let identity = warmroute_wire::Identity { certificates: server, key: server_key };
-    let acceptor = warmroute_wire::Acceptor::tls(&identity, None, warmroute_wire::AppProtocol::Http).unwrap();
+    let files = TlsFiles { ca: None, certificates: Some(server), key: Some(server_key) };
+    let acceptor = Acceptor::new(&files, AppProtocol::Http).unwrap();
     let api = ScriptedApi::start_with(acceptor).await;
     api.put("pods", pod(1));
     let url = format!("https://127.0.0.1:{}", api.port);

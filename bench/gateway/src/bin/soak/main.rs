@@ -26,6 +26,8 @@ use warmroute_bench_gateway::wire::Answer;
 
 /// Rows of the table.
 const ROWS: u64 = 20;
+/// Files beside the connections.
+const OTHER_FILES_MAX: usize = 40;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 fn main() -> ExitCode {
@@ -63,7 +65,9 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if let Some(failure) = failure {
         return Err(format!("a request got no sound answer: {failure}").into());
     }
-    Ok(verdict(&rows?)?)
+    // Each client may need a connection to every engine.
+    let files_max = OTHER_FILES_MAX + args.connections as usize * (args.engines as usize + 1);
+    Ok(verdict(&rows?, files_max)?)
 }
 
 /// With nothing but where to listen and whom to send to.

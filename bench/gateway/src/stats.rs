@@ -22,7 +22,10 @@ impl Spread {
     pub fn of(values: impl Iterator<Item = f64>) -> Spread {
         let mut sorted: Vec<f64> = values.collect();
         sorted.sort_by(f64::total_cmp);
-        Spread { min: quantile(&sorted, 0.0), median: quantile(&sorted, 0.5), max: quantile(&sorted, 1.0) }
+        // Of an even number, the mean of the two in the middle.
+        let middle = [sorted.len().saturating_sub(1) / 2, sorted.len() / 2].map(|at| sorted.get(at).copied());
+        let median = middle.iter().flatten().sum::<f64>() / middle.iter().flatten().count().max(1) as f64;
+        Spread { min: quantile(&sorted, 0.0), median, max: quantile(&sorted, 1.0) }
     }
 }
 
@@ -41,5 +44,7 @@ mod tests {
     fn a_spread_does_not_mind_the_order() {
         let spread = Spread::of([3.0, 1.0, 2.0].into_iter());
         assert_eq!(spread, Spread { min: 1.0, median: 2.0, max: 3.0 });
+        assert_eq!(Spread::of([4.0, 1.0].into_iter()).median, 2.5);
+        assert_eq!(Spread::of(std::iter::empty()).median, 0.0);
     }
 }

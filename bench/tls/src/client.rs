@@ -35,7 +35,7 @@ pub enum Handshakes {
 pub struct Client {
     port: u16,
     handshakes: Handshakes,
-    /// Tickets are kept here. Each thread has its own copy of the rest.
+    /// It keeps the tickets, for all threads.
     config: Arc<ClientConfig>,
 }
 

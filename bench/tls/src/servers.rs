@@ -110,7 +110,8 @@ http {{
     ssl_protocols TLSv1.3;
     ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;
     ssl_ecdh_curve X25519;
-    ssl_session_cache shared:{name}:10m;
+    ssl_session_cache off;
+    ssl_session_tickets on;
     proxy_ssl_protocols TLSv1.3;
     proxy_ssl_trusted_certificate {certificate};
     proxy_ssl_verify on;

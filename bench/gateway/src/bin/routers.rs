@@ -183,7 +183,7 @@ fn wait_for_peers(admin: u16, peers: usize) -> Result<(), Box<dyn Error>> {
     loop {
         Connection::open(admin)?.exchange(request.as_bytes(), &mut answer)?;
         let text = String::from_utf8_lossy(&answer.body);
-        // Each peer has one `state`.
+        // Each peer's entry has one `router`.
         let known = text.split(r#""peers":["#).nth(1).map_or(0, |list| list.matches(r#""router":"#).count());
         if known >= peers {
             return Ok(());

@@ -65,7 +65,7 @@ pub trait Setting<T>: Sized {
     /// The option that gives a part's default; `None` if the option is left out for it.
     fn read(setting: &T) -> Option<Self>;
 
-    /// Sets the setting. The error is what follows the option's key: `: why`, or a rule.
+    /// Sets the setting. The caller puts the option's key in front of the error.
     fn write(&self, setting: &mut T) -> Result<(), String>;
 }
 

@@ -140,15 +140,21 @@ impl PrefillCost {
     /// The part of [`PrefillCost::prefill_ms`] that depends on the prompt, its cached tokens and its position only.
     #[inline]
     pub fn prompt_ms(&self, features: &PrefillFeatures) -> f32 {
-        let [head, behind, computed, attended, restored, ..] = self.ms;
+        let [head, behind, ..] = self.ms;
         let first = match features.position {
             QueuePosition::Head => head,
             QueuePosition::Behind => behind,
         };
+        first + self.uncached_ms(features)
+    }
+
+    /// The part of it that depends on what is cached.
+    #[inline]
+    pub fn uncached_ms(&self, features: &PrefillFeatures) -> f32 {
+        let [_, _, computed, attended, restored, ..] = self.ms;
         // The same as the product with the vector, without divisions: this is computed for every candidate of a decision.
         let miss = features.miss_tokens as f32;
-        first
-            + computed * (miss * 1e-3)
+        computed * (miss * 1e-3)
             + attended * (miss * (features.cached_tokens as f32 + miss / 2.0) * 1e-6)
             + restored * (features.restored_tokens as f32 * 1e-3)
     }

@@ -4,14 +4,15 @@
 //!
 //! ```text
 //! work = prefill - lacking
-//! cost = queue + adapter + work + (prompts ahead + followers) × (work - anywhere) + 10 × step + eviction
+//! cost = queue + adapter + work + (prompts ahead + followers) × excess + 10 × step + eviction
 //! ```
 //!
 //! - *queue*, *adapter* and *prefill* are this request's own wait. *adapter* is the load of a LoRA adapter that the worker
 //!   does not hold.
-//! - *(prompts ahead + followers) × (work - anywhere)* is the delay to later requests: as many as wait now, and
-//!   those that come while the worker computes the request. *anywhere* is the work that the request costs on every
-//!   worker, so only the excess counts: longer queues and busier workers make cache hits worth more.
+//! - *(prompts ahead + followers) × excess* is the delay to later requests: as many as wait now, and those that come
+//!   while the worker computes the request. *excess* is the work for the part of the prompt that another worker has
+//!   cached and this one has not: longer queues and busier workers make cache hits worth more. Nothing else is
+//!   multiplied: other differences between workers are no work that could be saved.
 //! - *step* is the slowdown of the other answers on the worker. Without it the fastest prefill wins until the
 //!   worker's memory is full of answers. It counts more for the first request of long conversations, whose other
 //!   requests follow it to the same worker.
@@ -78,7 +79,7 @@ impl ExpectedTtft {
         weight(CostTerm::Queue, estimate.queue_ms)
             + estimate.adapter_ms
             + work_ms
-            + (work_ms - estimate.anywhere_ms) * weight(CostTerm::Behind, delayed)
+            + estimate.excess_ms() * weight(CostTerm::Behind, delayed)
             + estimate.step_ms * weight(CostTerm::Step, STEPS)
             + weight(CostTerm::Eviction, estimate.eviction_ms)
     }
@@ -237,6 +238,7 @@ mod tests {
                 estimate: Estimate {
                     queue_ms,
                     prefill_ms,
+                    uncached_ms: prefill_ms,
                     anywhere_ms,
                     step_ms,
                     prompts_ahead,
@@ -265,7 +267,14 @@ mod tests {
     #[test]
     fn an_idle_worker_does_not_get_a_copy_when_many_requests_are_about_to_come() {
         let of = |queue_ms, prefill_ms, followers| Candidate {
-            estimate: Estimate { queue_ms, prefill_ms, followers, anywhere_ms: 20.0, ..Estimate::default() },
+            estimate: Estimate {
+                queue_ms,
+                prefill_ms,
+                uncached_ms: prefill_ms,
+                followers,
+                anywhere_ms: 20.0,
+                ..Estimate::default()
+            },
             ..candidate(0, 0)
         };
         let choice = |without, followers| {
@@ -274,6 +283,26 @@ mod tests {
         };
         assert_eq!([0.0, 0.1, 1.0].map(|followers| choice(None, followers)), [1, 1, 0]);
         assert_eq!(choice(Some(CostTerm::Followers), 1.0), 1);
+    }
+
+    #[test]
+    fn only_work_that_a_cache_would_save_is_multiplied() {
+        // A prompt that begins a step has its fixed cost to itself; one behind another shares it.
+        let of = |queue_ms, fixed_ms, followers| Candidate {
+            estimate: Estimate {
+                queue_ms,
+                prefill_ms: 50.0 + fixed_ms,
+                uncached_ms: 50.0,
+                anywhere_ms: 50.0,
+                followers,
+                ..Estimate::default()
+            },
+            ..candidate(0, 0)
+        };
+        for followers in [0.0, 1.0, 20.0] {
+            let candidates = [of(40.0, 1.0, followers), of(0.0, 6.0, followers)];
+            assert_eq!(ExpectedTtft::default().choose(&thousand_tokens(1), &candidates).index, 1);
+        }
     }
 
     #[test]

@@ -55,12 +55,14 @@ pub struct Estimate {
     /// Prefill of the uncached part of the prompt while the worker decodes other answers. Includes the fixed
     /// cost of every request: the network and the rest of the current step.
     pub prefill_ms: f32,
+    /// The share of `prefill_ms` that depends on what is cached.
+    pub uncached_ms: f32,
     /// Time to load the request's LoRA adapter; zero if the worker holds it, or if the request has none.
     pub adapter_ms: f32,
     /// The share of `prefill_ms` spent on a prefix that the other workers hold and this one lacks. It is paid
     /// once.
     pub lacking_ms: f32,
-    /// The smallest `work_ms` of any candidate: the work that the request costs on every worker.
+    /// The smallest `own_ms` of any candidate: the work that the request costs on every worker.
     pub anywhere_ms: f32,
     /// Time that the request adds to one decode step of every answer on the worker, its own included.
     pub step_ms: f32,
@@ -83,6 +85,16 @@ impl Estimate {
     /// Prefill time without the one-time cost of a prefix that all other workers hold.
     pub fn work_ms(&self) -> f32 {
         self.prefill_ms - self.lacking_ms
+    }
+
+    /// The share of `work_ms` that depends on what is cached.
+    pub fn own_ms(&self) -> f32 {
+        self.uncached_ms - self.lacking_ms
+    }
+
+    /// Work that the request costs here and not on every worker, because more of its prompt is cached elsewhere.
+    pub fn excess_ms(&self) -> f32 {
+        self.own_ms() - self.anywhere_ms
     }
 }
 

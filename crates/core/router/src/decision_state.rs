@@ -152,7 +152,7 @@ impl DecisionState {
             }
             if cold.apply_to(load) && input.finds_nothing(load.worker) {
                 let estimate = cold.of(load);
-                anywhere_ms = lesser(anywhere_ms, estimate.work_ms());
+                anywhere_ms = lesser(anywhere_ms, estimate.own_ms());
                 scored.push(ScoredMember { place, overlap_tokens: 0, restorable_tokens: 0, estimate });
                 continue;
             }
@@ -163,7 +163,7 @@ impl DecisionState {
             estimate.step_ms *= step_weight;
             overlap_sum += u64::from(overlap_tokens);
             longest = overlap_tokens.max(longest);
-            anywhere_ms = lesser(anywhere_ms, estimate.work_ms());
+            anywhere_ms = lesser(anywhere_ms, estimate.own_ms());
             scored.push(ScoredMember { place, overlap_tokens, restorable_tokens, estimate });
         }
         if let Some(adapter) = *adapter {
@@ -177,8 +177,8 @@ impl DecisionState {
         let common_tokens = common_tokens(overlap_sum, longest, self.scored.len());
         if common_tokens > 0 {
             self.discount_common_prefix(input, common_tokens);
-            let works_ms = self.scored.iter().map(|scored| scored.estimate.work_ms());
-            anywhere_ms = works_ms.fold(f32::INFINITY, lesser);
+            let own_ms = self.scored.iter().map(|scored| scored.estimate.own_ms());
+            anywhere_ms = own_ms.fold(f32::INFINITY, lesser);
         }
         self.rank(turn, anywhere_ms, input.context);
     }
@@ -216,7 +216,8 @@ impl DecisionState {
         self.scores.extend(self.scored.iter_mut().enumerate().map(|(index, scored)| {
             let ScoredMember { place, overlap_tokens, estimate, .. } = scored;
             estimate.anywhere_ms = anywhere_ms;
-            estimate.followers = followers_per_ms * (estimate.work_ms() + anywhere_ms);
+            // On this worker, and on one that has as much cached as any.
+            estimate.followers = followers_per_ms * (2.0 * estimate.work_ms() - estimate.excess_ms());
             if later_requests > 0.0 {
                 let evicted_ms = eviction_ms(fleet, members[*place as usize].id, anywhere_ms, now);
                 estimate.eviction_ms = later_requests * evicted_ms;

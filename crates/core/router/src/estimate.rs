@@ -46,6 +46,7 @@ pub(crate) fn estimate(
     Estimate {
         queue_ms: forecast.queue_ms + external_ms(load, forecast, at, prefill_ms),
         prefill_ms,
+        uncached_ms: forecast.relative_latency * cost.uncached_ms(&features),
         step_ms: forecast.relative_latency * cost.step_ms(&features),
         prompts_ahead: forecast.prompts,
         idle: forecast.idle,
@@ -60,6 +61,7 @@ pub(crate) struct ColdEstimates {
     kind: u8,
     cost: PrefillCost,
     prompt_ms: f32,
+    uncached_ms: f32,
     prompt_tokens: u32,
     step_weight: f32,
     now: Micros,
@@ -74,7 +76,8 @@ impl ColdEstimates {
         now: Micros,
     ) -> ColdEstimates {
         let features = PrefillFeatures { miss_tokens: prompt_tokens, ..PrefillFeatures::default() };
-        ColdEstimates { kind, cost, prompt_ms: cost.prompt_ms(&features), prompt_tokens, step_weight, now }
+        let (prompt_ms, uncached_ms) = (cost.prompt_ms(&features), cost.uncached_ms(&features));
+        ColdEstimates { kind, cost, prompt_ms, uncached_ms, prompt_tokens, step_weight, now }
     }
 
     /// Whether these are the estimates of such a prompt on this worker.
@@ -98,6 +101,7 @@ impl ColdEstimates {
         };
         Estimate {
             prefill_ms: load.relative_latency * self.cost.prefill_from_ms(self.prompt_ms, &features),
+            uncached_ms: load.relative_latency * self.uncached_ms,
             step_ms: load.relative_latency * self.cost.step_ms(&features) * self.step_weight,
             idle: self.now.since(load.booked_at),
             ..Estimate::default()

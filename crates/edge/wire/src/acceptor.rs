@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use rcgen::CertifiedKey;
 use rustls::ServerConfig;
 use rustls::pki_types::PrivatePkcs8KeyDer;
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
@@ -20,6 +20,13 @@ const TLS_HANDSHAKE: u8 = 22;
 /// Accepts connections of a listener. Clones share the settings.
 #[derive(Clone, Default)]
 pub struct Acceptor(Arc<RwLock<Option<TlsAcceptor>>>);
+
+/// Whether clients must present a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientCertificates {
+    None,
+    Required,
+}
 
 impl std::fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -46,7 +53,11 @@ impl Acceptor {
         };
         let (certificates, key) = identity.read()?;
         let config = builder.with_single_cert(certificates, key).map_err(|error| identity.unusable(error))?;
-        Acceptor::of(config, protocol)
+        let required = match files.ca {
+            Some(_) => ClientCertificates::Required,
+            None => ClientCertificates::None,
+        };
+        Acceptor::of(config, required, protocol)
     }
 
     /// Accepts TLS connections with a certificate that this process makes for itself, for clients that do not verify
@@ -58,14 +69,23 @@ impl Acceptor {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![cert.der().clone()], key.into())?;
-        Acceptor::of(config, protocol)
+        Acceptor::of(config, ClientCertificates::None, protocol)
     }
 
-    /// Clients resume sessions with tickets that only this process can decrypt, and only until the settings change: it
-    /// keeps no state for them, so their number is not limited.
-    fn of(mut config: ServerConfig, protocol: AppProtocol) -> Result<Acceptor, BadTls> {
+    /// Clients resume sessions with tickets that only this process can decrypt, until its next reload. It keeps no state for
+    /// them, so their number is not limited. Certificates of clients are verified in full handshakes only, so clients that
+    /// must present one resume nothing: otherwise an expired certificate would go on to be accepted.
+    fn of(
+        mut config: ServerConfig,
+        certificates: ClientCertificates,
+        protocol: AppProtocol,
+    ) -> Result<Acceptor, BadTls> {
         config.alpn_protocols = protocol.alpn();
-        config.ticketer = rustls::crypto::ring::Ticketer::new()?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        match certificates {
+            ClientCertificates::None => config.ticketer = rustls::crypto::ring::Ticketer::new()?,
+            ClientCertificates::Required => config.send_tls13_tickets = 0,
+        }
         Ok(Acceptor(Arc::new(RwLock::new(Some(TlsAcceptor::from(Arc::new(config)))))))
     }
 
@@ -112,12 +132,15 @@ mod tests {
 
     use super::*;
 
-    fn acceptor(CertifiedKey { cert, signing_key }: &CertifiedKey<rcgen::KeyPair>) -> Acceptor {
+    fn acceptor(
+        CertifiedKey { cert, signing_key }: &CertifiedKey<rcgen::KeyPair>,
+        certificates: ClientCertificates,
+    ) -> Acceptor {
         let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
         let config =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
         let config = config.with_no_client_auth().with_single_cert(vec![cert.der().clone()], key.into());
-        Acceptor::of(config.unwrap(), AppProtocol::Http).unwrap()
+        Acceptor::of(config.unwrap(), certificates, AppProtocol::Http).unwrap()
     }
 
     /// One connection that reads one byte; how its handshake went.
@@ -141,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn any_number_of_clients_resume_their_sessions_until_the_settings_change() {
+    async fn any_number_of_clients_resume_their_sessions_until_the_next_reload() {
         let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(certificate.cert.der().clone()).unwrap();
@@ -150,7 +173,7 @@ mod tests {
                 ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
             Arc::new(config.unwrap().with_root_certificates(roots.clone()).with_no_client_auth())
         };
-        let acceptor = self::acceptor(&certificate);
+        let acceptor = self::acceptor(&certificate, ClientCertificates::None);
         // More than rustls remembers by default (256 sessions, two for each client).
         let clients: Vec<_> = (0..300).map(|_| client()).collect();
         for expected in [HandshakeKind::Full, HandshakeKind::Resumed] {
@@ -158,8 +181,13 @@ mod tests {
                 assert_eq!(handshake(client, &acceptor).await, expected);
             }
         }
-        // Another CA for client certificates must apply to clients with old tickets too.
-        acceptor.follow(&self::acceptor(&certificate));
+        acceptor.follow(&self::acceptor(&certificate, ClientCertificates::None));
         assert_eq!(handshake(&clients[0], &acceptor).await, HandshakeKind::Full);
+        // Certificates of clients are verified each time.
+        let strict = self::acceptor(&certificate, ClientCertificates::Required);
+        let client = client();
+        for _ in 0..3 {
+            assert_eq!(handshake(&client, &strict).await, HandshakeKind::Full);
+        }
     }
 }

@@ -11,6 +11,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ const USAGE: &str = "\
 Usage: cargo run --release --manifest-path bench/gateway/Cargo.toml --bin streams -- [OPTIONS]
 
   --streams N         Streams open at a time [default: 2000]
-  --rates A,B         Requests a second, one measurement after another [default: 100,200,400]
+  --rates A,B         Requests a second, one measurement after another [default: 100,200,300]
   --binary PATH       The gateway [default: target/release/warmroute of this checkout]
   --help              This text
 
@@ -46,7 +47,7 @@ struct Args {
 fn main() -> ExitCode {
     let mut args = Args {
         streams: 2_000,
-        rates: vec![100, 200, 400],
+        rates: vec![100, 200, 300],
         binary: concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release/warmroute").to_owned(),
     };
     match read_flags(std::env::args().skip(1), |flag, value| args.set(flag, value)) {
@@ -107,11 +108,18 @@ fn run(args: &Args) -> Result<u64, Box<dyn Error>> {
             let proxy = Proxy::start(way, engine.port, &args.binary, &scratch)?;
             let clients = Clients { port: proxy.port, count: args.streams, period, prompts: &prompts };
             let before_us = proxy.usage()?.cpu_us;
-            let mut round = clients.run();
+            let (mut round, rss_bytes) = thread::scope(|scope| {
+                let is_over = AtomicBool::new(false);
+                let is_over = &is_over;
+                let most = scope.spawn(|| most_rss(&proxy, is_over));
+                let round = clients.run();
+                is_over.store(true, Relaxed);
+                (round, most.join().expect("reading memory does not panic"))
+            });
             let usage = proxy.usage()?;
             round.first_token_ms.sort_by(f64::total_cmp);
             let cpu_ms = (usage.cpu_us - before_us) as f64 / 1e3 / round.requests.max(1) as f64;
-            print_row(*rate, way, &round, direct.as_ref(), cpu_ms, usage.rss_bytes as f64 / MIB);
+            print_row(*rate, way, &round, direct.as_ref(), cpu_ms, rss_bytes as f64 / MIB);
             errors += round.errors;
             if way == "direct" {
                 direct = Some(round);
@@ -119,6 +127,16 @@ fn run(args: &Args) -> Result<u64, Box<dyn Error>> {
         }
     }
     Ok(errors)
+}
+
+/// The most memory that the proxy has while its clients send.
+fn most_rss(proxy: &Proxy, is_over: &AtomicBool) -> u64 {
+    let mut most = 0;
+    while !is_over.load(Relaxed) {
+        most = most.max(proxy.usage().map_or(0, |usage| usage.rss_bytes));
+        thread::sleep(Duration::from_millis(200));
+    }
+    most
 }
 
 fn print_row(rate: u64, way: &str, round: &Round, direct: Option<&Round>, cpu_ms: f64, rss_mib: f64) {

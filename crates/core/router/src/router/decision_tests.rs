@@ -48,11 +48,11 @@ fn plain_estimates(open: &OpenDecision<'_>, workers: &[WorkerId]) -> Vec<Estimat
         let is_lacking = lacking_tokens > 0;
         estimate.lacking_ms = if is_lacking { (estimate.prefill_ms - like_others_ms).max(0.0) } else { 0.0 };
     }
-    let anywhere_ms = estimates.iter().map(Estimate::work_ms).fold(f32::INFINITY, f32::min);
+    let anywhere_ms = estimates.iter().map(Estimate::own_ms).fold(f32::INFINITY, f32::min);
     for (estimate, &worker) in estimates.iter_mut().zip(workers) {
         let churn = fleet.cache_churn(worker, now).unwrap_or(0.0).min(0.2);
         estimate.anywhere_ms = anywhere_ms;
-        estimate.followers = followers_per_ms * (estimate.work_ms() + anywhere_ms);
+        estimate.followers = followers_per_ms * (2.0 * estimate.work_ms() - estimate.excess_ms());
         estimate.step_ms *= step_weight;
         estimate.eviction_ms = later_requests * (anywhere_ms * churn / (1.0 + churn));
     }

@@ -60,7 +60,7 @@ pub type Configured = Arc<RwLock<BTreeMap<String, EventsEntry>>>;
 
 /// How engines' events are followed.
 pub struct FollowSettings {
-    /// Whether they are.
+    /// Whether events are followed.
     pub following: Following,
     /// Where to look for tokenizer files.
     pub paths: ModelPaths,

@@ -1,4 +1,4 @@
-//! How state is shared with other routers, as options say it.
+//! The settings of sharing state with other routers.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ pub struct ShareSettings {
     pub by: Vec<String>,
     /// File with the secrets that all routers share.
     pub secret_file: Option<PathBuf>,
-    /// The mesh, if state is shared so.
+    /// The mesh, if it is the transport.
     pub mesh: MeshConfig,
     /// File with the password of the Redis servers.
     pub redis_password_file: Option<PathBuf>,
-    /// The Redis servers, if state is shared so.
+    /// The Redis servers, if they are the transport.
     pub redis: RedisConfig,
 }
 

@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn only_work_that_a_cache_would_save_is_multiplied() {
         // A prompt that begins a step has its fixed cost to itself; one behind another shares it.
-        let of = |queue_ms, fixed_ms, followers| Candidate {
+        let of = |queue_ms: f32, fixed_ms: f32, followers: f32| Candidate {
             estimate: Estimate {
                 queue_ms,
                 prefill_ms: 50.0 + fixed_ms,

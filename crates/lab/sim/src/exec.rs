@@ -157,6 +157,7 @@ fn estimated(estimate: &Estimate) -> Value {
         "ttft_ms": estimate.ttft_ms(),
         "queue_ms": estimate.queue_ms,
         "prefill_ms": estimate.prefill_ms,
+        "uncached_ms": estimate.uncached_ms,
         "adapter_ms": estimate.adapter_ms,
         "lacking_ms": estimate.lacking_ms,
         "anywhere_ms": estimate.anywhere_ms,
@@ -211,6 +212,7 @@ mod tests {
             estimate: Estimate {
                 queue_ms: 8.5,
                 prefill_ms: 4.0,
+                uncached_ms: 3.5,
                 adapter_ms: 0.5,
                 eviction_ms: 0.75,
                 lacking_ms: 2.0,
@@ -249,6 +251,7 @@ mod tests {
         let Estimate {
             queue_ms,
             prefill_ms,
+            uncached_ms,
             adapter_ms,
             lacking_ms,
             anywhere_ms,
@@ -260,7 +263,7 @@ mod tests {
         } = estimate;
         let told = question(&ask, &[candidate]);
         let estimate = json!({
-            "ttft_ms": 13.0, "queue_ms": queue_ms, "prefill_ms": prefill_ms, "adapter_ms": adapter_ms, "lacking_ms": lacking_ms,
+            "ttft_ms": 13.0, "queue_ms": queue_ms, "prefill_ms": prefill_ms, "uncached_ms": uncached_ms, "adapter_ms": adapter_ms, "lacking_ms": lacking_ms,
             "anywhere_ms": anywhere_ms, "step_ms": step_ms, "eviction_ms": eviction_ms, "prompts_ahead": prompts_ahead, "followers": followers, "idle_us": idle.0,
         });
         let candidate = json!({

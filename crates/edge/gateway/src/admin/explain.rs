@@ -146,6 +146,7 @@ fn describe(gateway: &Gateway, candidate: &CandidateRecord, role: CandidateRole)
         "queue_ms": rounded(estimate.queue_ms.into()),
         "adapter_ms": rounded(estimate.adapter_ms.into()),
         "prefill_ms": rounded(estimate.prefill_ms.into()),
+        "uncached_ms": rounded(estimate.uncached_ms.into()),
         "lacking_ms": rounded(estimate.lacking_ms.into()),
         "anywhere_ms": rounded(estimate.anywhere_ms.into()),
         "step_ms": rounded(estimate.step_ms.into()),

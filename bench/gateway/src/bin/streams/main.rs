@@ -108,10 +108,9 @@ fn run(args: &Args) -> Result<u64, Box<dyn Error>> {
             let proxy = Proxy::start(way, engine.port, &args.binary, &scratch)?;
             let clients = Clients { port: proxy.port, count: args.streams, period, prompts: &prompts };
             let before_us = proxy.usage()?.cpu_us;
+            let is_over = AtomicBool::new(false);
             let (mut round, rss_bytes) = thread::scope(|scope| {
-                let is_over = AtomicBool::new(false);
-                let is_over = &is_over;
-                let most = scope.spawn(|| most_rss(&proxy, is_over));
+                let most = scope.spawn(|| most_rss(&proxy, &is_over));
                 let round = clients.run();
                 is_over.store(true, Relaxed);
                 (round, most.join().expect("reading memory does not panic"))

@@ -1,6 +1,8 @@
 //! The command line. Parsed by hand: eight flags do not justify a dependency.
 
+use std::error::Error;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::measure::Load;
@@ -57,6 +59,36 @@ pub fn read_flags(
         set(&flag, &value)?;
     }
     Ok(true)
+}
+
+/// The whole of a bench: prints help or what is wrong with the flags, or runs it. `run` returns the number of failed requests.
+pub fn bench<A>(
+    usage: &str,
+    parsed: Result<Option<A>, String>,
+    run: impl FnOnce(&A) -> Result<u64, Box<dyn Error>>,
+) -> ExitCode {
+    let args = match parsed {
+        Ok(Some(args)) => args,
+        Ok(None) => {
+            println!("{usage}");
+            return ExitCode::SUCCESS;
+        }
+        Err(wrong) => {
+            eprintln!("{wrong}\n\n{usage}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&args) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(errors) => {
+            eprintln!("{errors} requests failed: the figures above do not count");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 impl Args {

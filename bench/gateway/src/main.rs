@@ -12,7 +12,7 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use warmroute_bench_gateway::args::{Args, USAGE};
+use warmroute_bench_gateway::args::{Args, USAGE, bench};
 use warmroute_bench_gateway::case::Case;
 use warmroute_bench_gateway::measure::{Sample, measure};
 use warmroute_bench_gateway::proxies;
@@ -21,28 +21,7 @@ use warmroute_bench_gateway::table::{self, Row};
 use warmroute_bench_gateway::target::Target;
 
 fn main() -> ExitCode {
-    let args = match Args::parse(std::env::args().skip(1)) {
-        Ok(Some(args)) => args,
-        Ok(None) => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        Err(wrong) => {
-            eprintln!("{wrong}\n\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    match run(&args) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(errors) => {
-            eprintln!("{errors} requests failed: the figures above do not count");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    bench(USAGE, Args::parse(std::env::args().skip(1)), run)
 }
 
 /// Runs everything and prints the table. Returns the number of failed requests.

@@ -105,7 +105,9 @@ pub fn start_configured(
     let port = free_port()?;
     let config = scratch.file(&format!("{name}.conf"));
     let text = if name == "nginx" {
-        nginx_config(port, upstream, scratch.path())
+        let servers = vec![format!("127.0.0.1:{upstream}")];
+        let nginx = Nginx { name, listen: port.to_string(), servers, scheme: "http", more: String::new() };
+        nginx.config(scratch.path())
     } else {
         haproxy_config(port, upstream)
     };
@@ -131,36 +133,53 @@ fn start_command(peer: &PeerCommand, upstream: u16, scratch: &Scratch) -> Result
     Target::proxy(&peer.name, port, process)
 }
 
-/// Buffers as large as the largest case, so that no body goes by way of a file.
-fn nginx_config(port: u16, upstream: u16, scratch: &Path) -> String {
-    let folder = scratch.display();
-    format!(
-        "user root;
+/// An nginx in front of servers.
+pub struct Nginx<'a> {
+    /// What its files are called.
+    pub name: &'a str,
+    /// Where it listens: a port, with what follows it in `listen`.
+    pub listen: String,
+    /// Addresses of the servers behind it.
+    pub servers: Vec<String>,
+    /// `http` or `https`, to them.
+    pub scheme: &'a str,
+    /// Further lines of the `http` block.
+    pub more: String,
+}
+
+impl Nginx<'_> {
+    /// Buffers as large as the largest prompt, so that no body goes by way of a file.
+    pub fn config(&self, scratch: &Path) -> String {
+        let Nginx { name, listen, servers, scheme, more } = self;
+        let folder = scratch.display();
+        let servers: String = servers.iter().map(|address| format!("        server {address};\n")).collect();
+        format!(
+            "user root;
 daemon off;
 worker_processes auto;
-pid {folder}/nginx.pid;
+worker_rlimit_nofile 16384;
+pid {folder}/{name}.pid;
 error_log stderr error;
-events {{ worker_connections 1024; }}
+events {{ worker_connections 8192; }}
 http {{
     access_log off;
-    client_body_temp_path {folder}/nginx-body;
-    proxy_temp_path {folder}/nginx-proxy;
-    fastcgi_temp_path {folder}/nginx-fastcgi;
-    uwsgi_temp_path {folder}/nginx-uwsgi;
-    scgi_temp_path {folder}/nginx-scgi;
+    client_body_temp_path {folder}/{name}-body;
+    proxy_temp_path {folder}/{name}-proxy;
+    fastcgi_temp_path {folder}/{name}-fastcgi;
+    uwsgi_temp_path {folder}/{name}-uwsgi;
+    scgi_temp_path {folder}/{name}-scgi;
     client_max_body_size 64m;
     client_body_buffer_size 256k;
     keepalive_requests 100000000;
     tcp_nodelay on;
-    upstream engine {{
-        server 127.0.0.1:{upstream};
-        keepalive 64;
+{more}    upstream engine {{
+{servers}        keepalive 4096;
         keepalive_requests 100000000;
     }}
     server {{
-        listen 127.0.0.1:{port};
+        listen 127.0.0.1:{listen};
         location / {{
-            proxy_pass http://engine;
+            proxy_pass {scheme}://engine;
             proxy_http_version 1.1;
             proxy_set_header Connection \"\";
             proxy_buffering off;
@@ -168,7 +187,8 @@ http {{
     }}
 }}
 "
-    )
+        )
+    }
 }
 
 fn haproxy_config(port: u16, upstream: u16) -> String {

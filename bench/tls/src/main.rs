@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use client::{Client, Handshakes};
 use servers::Servers;
-use warmroute_bench_gateway::args::read_flags;
+use warmroute_bench_gateway::args::{bench, read_flags};
 use warmroute_bench_gateway::case::Case;
 use warmroute_bench_gateway::scratch::Scratch;
 use warmroute_bench_gateway::stats::Spread;
@@ -71,28 +71,8 @@ fn main() -> ExitCode {
         binary: concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release/warmroute").to_owned(),
         before: None,
     };
-    match read_flags(std::env::args().skip(1), |flag, value| args.set(flag, value)) {
-        Ok(true) => {}
-        Ok(false) => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        Err(wrong) => {
-            eprintln!("{wrong}\n\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    }
-    match run(&args) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(errors) => {
-            eprintln!("{errors} requests failed: the figures above do not count");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let parsed = read_flags(std::env::args().skip(1), |flag, value| args.set(flag, value));
+    bench(USAGE, parsed.map(|is_asked| is_asked.then_some(args)), run)
 }
 
 impl Args {

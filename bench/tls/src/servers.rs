@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustls::pki_types::CertificateDer;
 use warmroute_bench_gateway::process::Process;
-use warmroute_bench_gateway::proxies::{find, free_port, start_engine};
+use warmroute_bench_gateway::proxies::{Nginx, find, free_port, start_engine};
 use warmroute_bench_gateway::scratch::Scratch;
 use warmroute_bench_gateway::target::Target;
 
@@ -78,34 +78,19 @@ fn start_nginx(
 ) -> Result<Process, Box<dyn Error>> {
     let program = find("nginx").ok_or("nginx is not installed")?;
     let config = scratch.file(&format!("{name}.conf"));
-    fs::write(&config, nginx_config(name, port, upstream, files, scratch.path()))?;
+    let (scheme, address) = upstream.split_once("://").ok_or("a URL has a scheme")?;
+    let (listen, servers) = (format!("{port} ssl"), vec![address.to_owned()]);
+    let nginx = Nginx { name, listen, servers, scheme, more: tls_lines(files) };
+    fs::write(&config, nginx.config(scratch.path()))?;
     let words = ["-c".into(), config.into_os_string()];
     Ok(Process::start(&program, &words, scratch.file(&format!("{name}.log")))?)
 }
 
-/// Buffers as large as the largest case, so that no body goes by way of a file.
-fn nginx_config(name: &str, port: u16, upstream: &str, files: &Files, folder: &Path) -> String {
-    let (scheme, address) = upstream.split_once("://").expect("a URL has a scheme");
-    let (certificate, key, folder) = (files.certificate.display(), files.key.display(), folder.display());
+/// TLS 1.3 on both sides, with one cipher suite and one key exchange. Sessions are resumed by tickets.
+fn tls_lines(files: &Files) -> String {
+    let (certificate, key) = (files.certificate.display(), files.key.display());
     format!(
-        "user root;
-daemon off;
-worker_processes auto;
-pid {folder}/{name}.pid;
-error_log stderr error;
-events {{ worker_connections 1024; }}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/{name}-body;
-    proxy_temp_path {folder}/{name}-proxy;
-    fastcgi_temp_path {folder}/{name}-fastcgi;
-    uwsgi_temp_path {folder}/{name}-uwsgi;
-    scgi_temp_path {folder}/{name}-scgi;
-    client_max_body_size 64m;
-    client_body_buffer_size 256k;
-    keepalive_requests 100000000;
-    tcp_nodelay on;
-    ssl_certificate {certificate};
+        "    ssl_certificate {certificate};
     ssl_certificate_key {key};
     ssl_protocols TLSv1.3;
     ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;
@@ -116,21 +101,6 @@ http {{
     proxy_ssl_trusted_certificate {certificate};
     proxy_ssl_verify on;
     proxy_ssl_name {SERVER_NAME};
-    upstream engine {{
-        server {address};
-        keepalive 64;
-        keepalive_requests 100000000;
-    }}
-    server {{
-        listen 127.0.0.1:{port} ssl;
-        location / {{
-            proxy_pass {scheme}://engine;
-            proxy_http_version 1.1;
-            proxy_set_header Connection \"\";
-            proxy_buffering off;
-        }}
-    }}
-}}
 "
     )
 }

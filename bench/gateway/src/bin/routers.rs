@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use warmroute_bench_gateway::args::read_flags;
+use warmroute_bench_gateway::args::{bench, read_flags};
 use warmroute_bench_gateway::case::Case;
 use warmroute_bench_gateway::measure::exchange;
 use warmroute_bench_gateway::process::Process;
@@ -63,24 +63,8 @@ fn main() -> ExitCode {
         rates: vec![100, 300, 0],
         binary: PathBuf::from(own),
     };
-    match read_flags(std::env::args().skip(1), |flag, value| args.set(flag, value)) {
-        Ok(true) => {}
-        Ok(false) => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        Err(wrong) => {
-            eprintln!("{wrong}\n\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    }
-    match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let parsed = read_flags(std::env::args().skip(1), |flag, value| args.set(flag, value));
+    bench(USAGE, parsed.map(|is_asked| is_asked.then_some(args)), run)
 }
 
 impl Args {
@@ -102,7 +86,8 @@ impl Args {
     }
 }
 
-fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+/// Runs everything and prints the table. A failed request ends the run.
+fn run(args: &Args) -> Result<u64, Box<dyn Error>> {
     let scratch = Scratch::new()?;
     fs::write(scratch.file("secret"), "a secret for this run and no other")?;
     let engines =
@@ -132,7 +117,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         }
     }
     print(&rows);
-    Ok(())
+    Ok(0)
 }
 
 /// Starts routers with one thread each. The first one that shares is a peer of all others.

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use args::{Args, USAGE};
+use warmroute_bench_gateway::args::bench;
 use warmroute_bench_gateway::case::Case;
 use warmroute_bench_gateway::launch::{Launch, count_instructions, zero_counts};
 use warmroute_bench_gateway::measure::exchange;
@@ -38,23 +39,7 @@ struct Cost {
 type Start<'a> = (&'a str, Box<dyn Fn(&Scratch, &Launch) -> Result<Target, Box<dyn Error>> + 'a>);
 
 fn main() -> ExitCode {
-    match Args::parse(std::env::args().skip(1)) {
-        Ok(Some(args)) => match run(&args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("error: {error}");
-                ExitCode::FAILURE
-            }
-        },
-        Ok(None) => {
-            println!("{USAGE}");
-            ExitCode::SUCCESS
-        }
-        Err(wrong) => {
-            eprintln!("{wrong}\n\n{USAGE}");
-            ExitCode::from(2)
-        }
-    }
+    bench(USAGE, Args::parse(std::env::args().skip(1)), |args| run(args).map(|()| 0))
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {

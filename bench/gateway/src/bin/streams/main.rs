@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use clients::{Clients, Prompts, Round};
 use engine::Engine;
-use warmroute_bench_gateway::args::read_flags;
+use warmroute_bench_gateway::args::{bench, read_flags};
 use warmroute_bench_gateway::process::Process;
-use warmroute_bench_gateway::proxies::{find, free_port};
+use warmroute_bench_gateway::proxies::{Nginx, find, free_port};
 use warmroute_bench_gateway::scratch::Scratch;
 use warmroute_bench_gateway::stats::quantile;
 use warmroute_bench_gateway::usage::Usage;
@@ -50,28 +50,8 @@ fn main() -> ExitCode {
         rates: vec![100, 200, 300],
         binary: concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release/warmroute").to_owned(),
     };
-    match read_flags(std::env::args().skip(1), |flag, value| args.set(flag, value)) {
-        Ok(true) => {}
-        Ok(false) => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        Err(wrong) => {
-            eprintln!("{wrong}\n\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    }
-    match run(&args) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(errors) => {
-            eprintln!("{errors} requests failed: the figures above do not count");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let parsed = read_flags(std::env::args().skip(1), |flag, value| args.set(flag, value));
+    bench(USAGE, parsed.map(|is_asked| is_asked.then_some(args)), run)
 }
 
 impl Args {
@@ -167,7 +147,9 @@ impl Proxy {
         let (port, process) = match way {
             "nginx" => {
                 let (port, config) = (free_port()?, scratch.file("nginx.conf"));
-                fs::write(&config, nginx_config(port, workers, scratch.path()))?;
+                let (listen, servers) = (format!("{port} backlog=4096"), workers.collect());
+                let nginx = Nginx { name: way, listen, servers, scheme: "http", more: String::new() };
+                fs::write(&config, nginx.config(scratch.path()))?;
                 let program = find("nginx").ok_or("nginx is not installed")?;
                 let words = ["-c".into(), config.into_os_string()];
                 (port, Some(Process::start(&program, &words, log)?))
@@ -196,45 +178,4 @@ impl Proxy {
     fn usage(&self) -> std::io::Result<Usage> {
         self.process.as_ref().map_or(Ok(Usage::default()), Process::usage)
     }
-}
-
-/// Buffers as large as a prompt, so that no body goes by way of a file.
-fn nginx_config(port: u16, workers: impl Iterator<Item = String>, scratch: &Path) -> String {
-    let folder = scratch.display();
-    let servers: String = workers.map(|address| format!("        server {address};\n")).collect();
-    format!(
-        "user root;
-daemon off;
-worker_processes auto;
-worker_rlimit_nofile 16384;
-pid {folder}/nginx.pid;
-error_log stderr error;
-events {{ worker_connections 8192; }}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/nginx-body;
-    proxy_temp_path {folder}/nginx-proxy;
-    fastcgi_temp_path {folder}/nginx-fastcgi;
-    uwsgi_temp_path {folder}/nginx-uwsgi;
-    scgi_temp_path {folder}/nginx-scgi;
-    client_max_body_size 64m;
-    client_body_buffer_size 256k;
-    keepalive_requests 100000000;
-    tcp_nodelay on;
-    upstream engine {{
-{servers}        keepalive 4096;
-        keepalive_requests 100000000;
-    }}
-    server {{
-        listen 127.0.0.1:{port} backlog=4096;
-        location / {{
-            proxy_pass http://engine;
-            proxy_http_version 1.1;
-            proxy_set_header Connection \"\";
-            proxy_buffering off;
-        }}
-    }}
-}}
-"
-    )
 }

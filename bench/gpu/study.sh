@@ -50,7 +50,7 @@ for stage in "$@"; do
                 run two --name "rag-$rate" --conversations "$FLEET/mtrag.jsonl" --think 1 --rate "$rate" --secs 6 --seed "${SEED:-6}" -- $six
             done ;;
         two-unique)
-            for rate in ${RATES:-12 20}; do
+            for rate in ${RATES:-6 12 20}; do
                 run two --name "unique-$rate" --tenants 1 --system 0 --question 3000 --turns 1 --think 0.2 --rate "$rate" --secs 6 --seed "${SEED:-6}" -- $six
             done ;;
         *) echo "no such stage: $stage" >&2; exit 2 ;;

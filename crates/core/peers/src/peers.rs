@@ -1,10 +1,11 @@
 //! The exchange between routers: which messages to send when, and which changes a received message causes.
 //!
-//! Each router sends its changes to all peers in numbered batches, every 20 ms. A router that misses a batch
+//! Each router sends its changes to all peers in numbered batches: new assignments and first tokens at once, or
+//! 20 ms after the batch before; ends of assignments with them, or within 100 ms. A router that misses a batch
 //! asks for it; if the sender no longer retains it, it answers with all open assignments. A peer that is
 //! silent for too long is suspended and its assignments end. If it speaks again within minutes, the missed
 //! batches are fetched and its open assignments are booked again. From a new peer the router fetches the open
-//! assignments, and from one peer the presumed cache contents. It never fetches events that were ended twice
+//! assignments, and from one peer the presumed cache contents. It never fetches assignments that had ended before
 //! the two met.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,8 +50,10 @@ const PING_INTERVAL: Micros = Micros::from_secs(1);
 /// Intervals and timeouts of the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Changes are sent at this interval.
+    /// New assignments and first tokens are sent at once, but not sooner than this after the batch before.
     pub batch_interval: Micros,
+    /// Other changes are sent with the next of them, or at this interval.
+    pub idle_interval: Micros,
     /// Without changes, an empty batch is sent at this interval.
     pub heartbeat_interval: Micros,
     /// A batch that is still missing this long after a later one arrived is requested.
@@ -63,6 +66,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             batch_interval: Micros::from_millis(20),
+            idle_interval: Micros::from_millis(100),
             heartbeat_interval: Micros::from_millis(200),
             gap_timeout: Micros::from_millis(100),
             silence_timeout: Micros::from_millis(1_500),
@@ -78,6 +82,8 @@ pub struct Peers {
     clock: Clock,
     sent_batches: SentBatches,
     last_sent: Option<Micros>,
+    /// A change that is sent at once waits for the end of the batch interval.
+    is_waiting: bool,
     peers: BTreeMap<RouterId, Peer>,
     /// Peers that fell silent, up to `SUSPENDED_FOR` ago.
     suspended: BTreeMap<RouterId, Peer>,
@@ -108,6 +114,7 @@ impl Peers {
             clock: Clock::new(config.batch_interval, Micros(config.silence_timeout.0 / 2)),
             sent_batches: SentBatches::default(),
             last_sent: None,
+            is_waiting: false,
             peers: BTreeMap::new(),
             suspended: BTreeMap::new(),
             queries: PendingQueries::default(),
@@ -121,9 +128,10 @@ impl Peers {
         }
     }
 
-    /// Messages to send now, including the given changes. Call it every [`Config::batch_interval`].
+    /// Messages to send now, including the given changes. Call it again after [`Peers::next_compose_in`].
     pub fn compose(&mut self, mut updates: LedgerUpdates, now: Micros) -> Vec<Envelope> {
         let now = self.clock.tick(now);
+        self.is_waiting = false;
         let mut envelopes = Vec::new();
         while let Some(batch) = updates.next_batch() {
             self.sent_batches.count += 1;
@@ -151,9 +159,19 @@ impl Peers {
 
     /// Whether a change may be sent at once, because nothing was sent for a batch interval. Otherwise it
     /// waits for the next batch.
-    pub fn may_send_now(&self, now: Micros) -> bool {
+    pub fn may_send_now(&mut self, now: Micros) -> bool {
+        self.is_waiting = self.next_batch_in(now) > Micros::ZERO;
+        !self.is_waiting
+    }
+
+    /// When to call [`Peers::compose`] next: soon if a change waits, otherwise after the idle interval.
+    pub fn next_compose_in(&self, now: Micros) -> Micros {
+        if self.is_waiting { self.next_batch_in(now) } else { self.config.idle_interval }
+    }
+
+    fn next_batch_in(&self, now: Micros) -> Micros {
         let elapsed = self.clock.read(now);
-        self.last_sent.is_none_or(|sent| elapsed.since(sent) >= self.config.batch_interval)
+        self.last_sent.map_or(Micros::ZERO, |sent| self.config.batch_interval.since(elapsed.since(sent)))
     }
 
     /// Answers all waiting peers with the presumed cache contents. Empty bytes make them ask another router.
@@ -566,6 +584,19 @@ mod tests {
     fn a_peer_that_returns_after_minutes_counts_as_new() {
         assert_eq!(gaps_after(Micros::from_secs(10)), [3..=4]);
         assert_eq!(gaps_after(SUSPENDED_FOR + Micros::from_secs(1)), [0..=0]);
+    }
+
+    #[test]
+    fn urgent_changes_are_sent_soon_and_others_at_the_idle_interval() {
+        let (mut peers, ms) = (Peers::new(RouterId(1), Config::default()), Micros::from_millis);
+        assert!(peers.may_send_now(ms(1_000)), "nothing was sent before");
+        assert_eq!(peers.compose(LedgerUpdates::default(), ms(1_000)).len(), 1);
+        assert_eq!(peers.next_compose_in(ms(1_000)), ms(100), "nothing waits");
+        assert!(!peers.may_send_now(ms(1_005)));
+        assert_eq!(peers.next_compose_in(ms(1_012)), ms(8));
+        assert_eq!(peers.next_compose_in(ms(1_030)), Micros::ZERO, "it is late");
+        peers.compose(LedgerUpdates::default(), ms(1_030));
+        assert_eq!(peers.next_compose_in(ms(1_030)), ms(100));
     }
 
     #[test]

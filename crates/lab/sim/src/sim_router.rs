@@ -278,6 +278,11 @@ impl SimRouter {
         self.router.peering().compose_urgent(now)
     }
 
+    /// When the next batch is due.
+    pub fn next_batch_in(&self, now: Micros) -> Micros {
+        self.router.peering().next_compose_in(now)
+    }
+
     /// Applies a peer's message. Returns the replies to send.
     pub fn receive_from_peer(&self, bytes: &[u8], now: Micros) -> Vec<Envelope> {
         self.router.peering().receive(bytes, now).expect("all routers of a run use one protocol version")

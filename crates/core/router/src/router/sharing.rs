@@ -54,7 +54,7 @@ impl<P: Policy> Peering<'_, P> {
         self.router.sharing.get().is_some()
     }
 
-    /// The messages to send now. Call it every few milliseconds.
+    /// The messages to send now. Call it again after [`Peering::next_compose_in`].
     pub fn compose_messages(&self, now: Micros) -> Vec<Envelope> {
         let Some(sharing) = self.router.sharing.get() else { return Vec::new() };
         let (mut peer_state, mut effects) = (sharing.peer_state(), Vec::new());
@@ -82,6 +82,12 @@ impl<P: Policy> Peering<'_, P> {
         } else {
             Vec::new()
         }
+    }
+
+    /// When to call [`Peering::compose_messages`] next.
+    pub fn next_compose_in(&self, now: Micros) -> Micros {
+        let sharing = self.router.sharing.get();
+        sharing.map_or(Config::default().idle_interval, |sharing| sharing.peer_state().peers.next_compose_in(now))
     }
 
     /// A report to the peer that has routed a request, to send at once; `None` without sharing.

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{block_in_place, spawn_blocking};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 use unknown_workers::UnknownWorkers;
 use warmroute_gateway::{Gateway, PeerTransport, TrafficCounts, TransportStats};
 use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
@@ -116,28 +116,35 @@ pub fn exchange_with_peers(
         news: Arc::clone(&news),
         outgoing: outgoing.clone(),
     }));
-    let every = Duration::from_micros(config.batch_interval.0);
-    Ok((Box::pin(exchange_messages(gateway, news, outgoing, incoming, every)), leave))
+    Ok((Box::pin(exchange_messages(gateway, news, outgoing, incoming)), leave))
 }
 
-/// Sends at every tick, or at once when there is something to send after a pause, and receives in between.
+/// Sends whenever a batch is due, or at once when there is something to send after a pause, and receives in between.
 async fn exchange_messages(
     gateway: Arc<Gateway>,
     news: Arc<Notify>,
     outgoing: MessageOutbox,
     mut incoming: MessageInbox,
-    every: Duration,
 ) {
-    let mut ticks = interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let due = sleep(Duration::ZERO);
+    tokio::pin!(due);
     let mut unknown = UnknownWorkers::new(Instant::now());
     let tasks = run_tasks(Arc::clone(&gateway));
     loop {
         let messages = tokio::select! {
-            // Ticks come first: a router flooded with messages must not fall silent.
+            // What is due comes first: a router flooded with messages must not fall silent.
             biased;
-            _ = ticks.tick() => compose(&gateway),
-            () = news.notified() => compose_urgent(&gateway),
+            () = &mut due => {
+                let messages = compose(&gateway);
+                due.as_mut().reset(next_compose(&gateway));
+                messages
+            }
+            () = news.notified() => {
+                let messages = compose_urgent(&gateway);
+                let next = next_compose(&gateway).min(due.deadline());
+                due.as_mut().reset(next);
+                messages
+            }
             message = incoming.recv() => {
                 // Unreadable messages are counted; nothing else can be done about them here.
                 let Received { mut answers, tasks: new_tasks, limits, reports } =
@@ -162,6 +169,12 @@ fn compose(gateway: &Gateway) -> Vec<Envelope> {
     let mut messages = gateway.router().peering().compose_messages(gateway.now());
     messages.extend(compose_limits(gateway));
     messages
+}
+
+/// When messages are due next.
+fn next_compose(gateway: &Gateway) -> tokio::time::Instant {
+    let wait = gateway.router().peering().next_compose_in(gateway.now());
+    tokio::time::Instant::now() + Duration::from_micros(wait.0)
 }
 
 /// Messages about limits that are due, to all peers that share them.

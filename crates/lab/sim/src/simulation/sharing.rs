@@ -29,19 +29,24 @@ impl Simulation<'_> {
         let routers = self.routers.len();
         for router in 0..routers {
             let offset = Config::default().batch_interval.0 * router as u64 / routers as u64;
-            self.queue.push(Micros(offset), Event::ShareBatch { router: router as u16 });
+            self.schedule_batch(router, Micros(offset));
         }
     }
 
-    /// Sends a router's next batch, and schedules the one after it.
+    fn schedule_batch(&mut self, router: usize, at: Micros) {
+        self.messages.next_batch.insert(router, at);
+        self.queue.push(at, Event::ShareBatch { router: router as u16 });
+    }
+
+    /// Sends a router's next batch, and schedules the one after it. Does nothing if an earlier batch took its place.
     pub(super) fn share_batch(&mut self, router: usize) {
+        if self.messages.next_batch.get(&router) != Some(&self.now) {
+            return;
+        }
         let envelopes = self.routers[router].share_batch(self.now);
         envelopes.iter().for_each(|envelope| self.send_to_peers(router, envelope));
         if !self.is_over() {
-            self.queue.push(
-                self.now + Config::default().batch_interval,
-                Event::ShareBatch { router: router as u16 },
-            );
+            self.schedule_batch(router, self.now + self.routers[router].next_batch_in(self.now));
         }
     }
 
@@ -49,6 +54,10 @@ impl Simulation<'_> {
     pub(super) fn share_now(&mut self, router: usize) {
         let envelopes = self.routers[router].share_now(self.now);
         envelopes.iter().for_each(|envelope| self.send_to_peers(router, envelope));
+        let next = self.now + self.routers[router].next_batch_in(self.now);
+        if self.messages.next_batch.get(&router).is_some_and(|&due| next < due) {
+            self.schedule_batch(router, next);
+        }
     }
 
     /// Sends an envelope to the routers it addresses. Losses are drawn per receiver.
@@ -82,9 +91,10 @@ impl Simulation<'_> {
     }
 }
 
-/// Messages in transit, by number.
+/// Messages in transit, by number, and when each router sends its next batch.
 #[derive(Default)]
 pub(super) struct PeerMessages {
+    next_batch: std::collections::HashMap<usize, Micros>,
     in_transit: std::collections::HashMap<u32, PeerMessage>,
     next_number: u32,
 }

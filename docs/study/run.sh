@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes every table and figure of the study again, with one build:
 #
-#   docs/study/run.sh "warmroute lab" TRACES [PART]    everything, or one part: workloads, claims, guidance, policies
+#   docs/study/run.sh "warmroute lab" TRACES [PART]    everything, or one part: workloads, claims, guidance, policies, routers
 #   docs/study/run.sh --quick "warmroute lab"          every command with little traffic, in a few minutes; changes no file
 #
 # TRACES is a folder with mooncake/, sharegpt/, mtrag/ and loogle/ as published (see README.md here). The quick pass writes small files
@@ -16,13 +16,13 @@ part=${3:-all}
 if [ -n "$quick" ]; then
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  traces=$work/traces out=$work/results claims=$work/claims guidance=$work/guidance policies=$work/policies img=$work/img
+  traces=$work/traces out=$work/results claims=$work/claims guidance=$work/guidance policies=$work/policies routers=$work/routers img=$work/img
   python3 "$here/claims/tiny_traces.py" "$traces"
 else
   traces=${2:?"usage: run.sh LAB TRACES [PART]"}
-  out=$here/results claims=$here/claims/results guidance=$here/guidance/results policies=$here/expected_ttft/results img=$here/../img
+  out=$here/results claims=$here/claims/results guidance=$here/guidance/results policies=$here/expected_ttft/results routers=$here/many_routers/results img=$here/../img
 fi
-mkdir -p "$out" "$claims" "$guidance" "$policies" "$img"
+mkdir -p "$out" "$claims" "$guidance" "$policies" "$routers" "$img"
 echo "commit $(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown), $($lab --version 2>/dev/null || echo "$lab")" >&2
 
 # In the quick pass: one seed, few requests, and few of them in flight.
@@ -194,24 +194,36 @@ keep bursts simulate --workload burst --rate-scale 6.4 --requests 4000 $threshol
 }
 
 # The default against other policies: tables of expected_ttft/README.md.
+printed=$policies
 print() { # NAME SCRIPT [FLAGS]
   name=$1 script=$2; shift 2
-  begins "$policies/$name.md" || return 0
+  begins "$printed/$name.md" || return 0
   if [ -n "$quick" ]; then set -- "$@" --quick; fi
-  python3 "$here/expected_ttft/$script.py" --lab "$lab" "$@" >"$policies/$name.tmp"
-  mv "$policies/$name.tmp" "$policies/$name.md"
+  python3 "$here/$script.py" --lab "$lab" "$@" >"$printed/$name.tmp"
+  mv "$printed/$name.tmp" "$printed/$name.md"
 }
 policies() {
-print grid grid --data "$traces"
-print presumed grid --data "$traces" --axis presumed --seeds 3 --shares 0.8,1.1 --except codegen
-print followers followers --data "$traces"
-print agents agents
-print ablation ablation --data "$traces"
+print grid expected_ttft/grid --data "$traces"
+print followers expected_ttft/followers --data "$traces"
+print agents expected_ttft/agents
+print ablation expected_ttft/ablation --data "$traces"
+small=conversation,synthetic,b2b,one-hot-prefix,burst
+axis="expected_ttft/grid --data $traces --seeds 3 --shares 0.8,1.1 --except codegen --axis"
+for one in presumed stale-1s; do print $one $axis $one; done
+for one in cache-quarter cache-fourfold workers-2; do print $one $axis $one --only $small; done
+print workers-32 $axis workers-32 --seeds 2 --shares 0.8 --only conversation,synthetic,one-hot-prefix
+print workers-128 $axis workers-128 --seeds 2 --shares 0.8 --requests 1000 --only conversation,one-hot-prefix
+}
+
+# One router against several: tables of many_routers/README.md.
+routers() {
+printed=$routers
+print many_routers many_routers/study --data "$traces"
 }
 
 case $part in
-  all) workloads; claims; guidance; policies ;;
-  workloads | claims | guidance | policies) $part ;;
+  all) workloads; claims; guidance; policies; routers ;;
+  workloads | claims | guidance | policies | routers) $part ;;
   *) echo "unknown part $part" >&2; exit 2 ;;
 esac
 # Tables and figures of the pages. The quick pass fills copies of them.
@@ -220,11 +232,16 @@ page() { # FOLDER RESULTS
   if [ -n "$quick" ]; then page=$work/page.md; cp "$here/$1/README.md" "$page"; fi
   python3 "$here/claims/tables.py" --results "$2" --workloads "$out" --page "$page"
 }
+printed_page() { # FOLDER RESULTS
+  page=$here/$1/README.md
+  if [ -n "$quick" ]; then page=$work/page.md; cp "$here/$1/README.md" "$page"; fi
+  python3 "$here/expected_ttft/fill.py" --results "$2" --page "$page"
+}
 case $part in all | claims) page claims "$claims"; python3 "$here/claims/figures.py" --results "$claims" --out "$img" ;; esac
 case $part in all | workloads | guidance) page guidance "$guidance"; page . "$guidance" ;; esac
 case $part in
-  all | policies)
-    page=$here/expected_ttft/README.md
-    if [ -n "$quick" ]; then page=$work/page.md; cp "$here/expected_ttft/README.md" "$page"; fi
-    python3 "$here/expected_ttft/fill.py" --results "$policies" --page "$page" ;;
+  all | policies) printed_page expected_ttft "$policies" ;;
+esac
+case $part in
+  all | routers) printed_page many_routers "$routers" ;;
 esac

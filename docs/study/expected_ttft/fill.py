@@ -3,7 +3,8 @@
 
     docs/study/expected_ttft/fill.py [--results FOLDER] [--page FILE] [--check]
 
-The last line of a grid, its counts, stands in the page as well. `--check` changes nothing, and fails where the page differs.
+The last line of a grid, its counts, stands in the page as well. `<!-- result NAME, red rows -->` leaves out the rows of a table in which
+nothing is red. `--check` changes nothing, and fails where the page differs.
 """
 import argparse
 import pathlib
@@ -13,12 +14,22 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 
 
+def red_rows(text):
+    """The table's head, its rows with something red, and what follows it. No table where no row is red."""
+    lines = text.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    red = [line for line in table[2:] if "**" in line]
+    rest = [line for line in lines if line and not line.startswith("|")]
+    return "\n".join(table[:2] + red + [""] + rest if red else rest)
+
+
 def filled(page, results):
     def result(match):
         text = (results / f"{match[1]}.md").read_text().strip()
-        return f"<!-- result {match[1]} -->\n\n{text}\n\n<!-- end -->"
+        shown = red_rows(text) if match[2] else text
+        return f"<!-- result {match[1]}{match[2] or ''} -->\n\n{shown}\n\n<!-- end -->"
 
-    return re.sub(r"<!-- result (\S+) -->\n.*?<!-- end -->", result, page, flags=re.DOTALL)
+    return re.sub(r"<!-- result ([^\s,]+)(, red rows)? -->\n.*?<!-- end -->", result, page, flags=re.DOTALL)
 
 
 def main():

@@ -118,7 +118,7 @@ def compared(own, other):
     """How our costs compare with another's, run by run: the ratio, and green, even or red."""
     differences = [a - b for a, b in zip(own, other)]
     mean, theirs = statistics.mean(differences), statistics.mean(other)
-    ratio = statistics.mean(own) / (theirs or 1)
+    ratio = statistics.mean(own) / theirs if theirs else 1.0
     if mean <= 0.02 * abs(theirs):
         return ratio, "green"
     return ratio, "even" if mean <= interval(differences) else "red"

@@ -90,8 +90,11 @@ def main():
     arguments.add_argument("--seeds", type=int, default=8)
     arguments.add_argument("--requests", type=int, default=4000)
     arguments.add_argument("--only", default="")
+    arguments.add_argument("--quick", action="store_true", help="60 requests and one seed, to check that it works")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count())
     given = arguments.parse_args()
+    if given.quick:
+        given.seeds, given.requests = 1, 60
     for scene, traffic in scenes(given.data):
         if given.only and scene not in given.only.split(","):
             continue

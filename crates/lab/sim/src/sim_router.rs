@@ -275,7 +275,8 @@ impl SimRouter {
 
     /// Messages for peers right after routing a request.
     pub fn share_now(&self, now: Micros) -> Vec<Envelope> {
-        self.router.peering().compose_urgent(now)
+        let peering = self.router.peering();
+        if peering.may_send_now(now) { peering.compose_messages(now) } else { Vec::new() }
     }
 
     /// When the next batch is due.

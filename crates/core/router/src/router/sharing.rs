@@ -72,22 +72,17 @@ impl<P: Policy> Peering<'_, P> {
         peer_state.peers.compose(sharing.take_news(), now)
     }
 
-    /// The messages to send right after a decision. For the message driver, not for the request: reading
-    /// messages blocks it.
-    pub fn compose_urgent(&self, now: Micros) -> Vec<Envelope> {
-        let Some(sharing) = self.router.sharing.get() else { return Vec::new() };
-        let mut peer_state = sharing.peer_state();
-        if peer_state.peers.may_send_now(now) {
-            peer_state.peers.compose(sharing.take_news(), now)
-        } else {
-            Vec::new()
-        }
+    /// Whether a decision or a first token may be sent at once; see [`Peers::may_send_now`].
+    pub fn may_send_now(&self, now: Micros) -> bool {
+        self.router.sharing.get().is_some_and(|sharing| sharing.peer_state().peers.may_send_now(now))
     }
 
     /// When to call [`Peering::compose_messages`] next.
     pub fn next_compose_in(&self, now: Micros) -> Micros {
         let sharing = self.router.sharing.get();
-        sharing.map_or(Config::default().idle_interval, |sharing| sharing.peer_state().peers.next_compose_in(now))
+        sharing.map_or(Config::default().idle_interval, |sharing| {
+            sharing.peer_state().peers.next_compose_in(now)
+        })
     }
 
     /// A report to the peer that has routed a request, to send at once; `None` without sharing.

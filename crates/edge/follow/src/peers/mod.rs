@@ -141,8 +141,11 @@ async fn exchange_messages(
             }
             () = news.notified() => {
                 let messages = compose_urgent(&gateway);
-                let next = next_compose(&gateway).min(due.deadline());
-                due.as_mut().reset(next);
+                let next = next_compose(&gateway);
+                // Most changes wait for the same batch, and setting a timer costs more than a millisecond is worth.
+                if next.max(due.deadline()) - next.min(due.deadline()) > Duration::from_millis(1) {
+                    due.as_mut().reset(next);
+                }
                 messages
             }
             message = incoming.recv() => {
@@ -182,11 +185,14 @@ fn compose_limits(gateway: &Gateway) -> Vec<Envelope> {
     gateway.compose_limits(gateway.router().peering().limit_sharers())
 }
 
-/// The messages after an event. Requests wait for those about limits, so they are sent in any case.
+/// The messages after an event: all that are due, or none if a batch was just sent. Requests wait for those about
+/// limits, so they are sent in any case.
 fn compose_urgent(gateway: &Gateway) -> Vec<Envelope> {
-    let mut messages = gateway.router().peering().compose_urgent(gateway.now());
-    messages.extend(gateway.take_limit_messages());
-    messages
+    if gateway.router().peering().may_send_now(gateway.now()) {
+        compose(gateway)
+    } else {
+        gateway.take_limit_messages()
+    }
 }
 
 /// Applies a message. Messages that take long, such as a whole view, run outside the request threads.

@@ -55,7 +55,7 @@ impl Simulation<'_> {
         let envelopes = self.routers[router].share_now(self.now);
         envelopes.iter().for_each(|envelope| self.send_to_peers(router, envelope));
         let next = self.now + self.routers[router].next_batch_in(self.now);
-        if self.messages.next_batch.get(&router).is_some_and(|&due| next < due) {
+        if self.messages.next_batch.get(&router).is_some_and(|&due| next != due) {
             self.schedule_batch(router, next);
         }
     }

@@ -184,7 +184,8 @@ def main():
     arguments.add_argument("--quick", action="store_true", help="one workload, to see that the command works")
     options = arguments.parse_args()
     if options.quick:
-        options.seeds, options.only, options.shares = 1, "b2b", "0.8"
+        options.seeds, options.only, options.shares, options.requests = 1, "b2b", "0.8", 0
+        options.policies = "expected_ttft,round_robin,least_loaded"
     flags, times = AXES[options.axis]
     view = [] if options.axis == "presumed" else ["--view", "exact"]
     lab = Lab(options.lab.split(), view + flags, max(int(options.requests * times), 2000))

@@ -17,7 +17,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// `interval` is the usual time between two ticks; a larger change than `step_max` is a step of the
+    /// `interval` is the least time between two ticks; a larger change than `step_max` is a step of the
     /// clock.
     pub fn new(interval: Micros, step_max: Micros) -> Clock {
         Clock { last: None, last_tick: None, elapsed: Micros::ZERO, interval, step_max }

@@ -158,15 +158,24 @@ impl Peers {
     }
 
     /// Whether a change may be sent at once, because nothing was sent for a batch interval. Otherwise it
-    /// waits for the next batch.
+    /// waits for the next batch, which is due sooner then.
     pub fn may_send_now(&mut self, now: Micros) -> bool {
         self.is_waiting = self.next_batch_in(now) > Micros::ZERO;
         !self.is_waiting
     }
 
-    /// When to call [`Peers::compose`] next: soon if a change waits, otherwise after the idle interval.
+    /// When to call [`Peers::compose`] next: soon if a change waits or something is missing, otherwise after the idle
+    /// interval.
     pub fn next_compose_in(&self, now: Micros) -> Micros {
-        if self.is_waiting { self.next_batch_in(now) } else { self.config.idle_interval }
+        if self.is_waiting {
+            return self.next_batch_in(now);
+        }
+        let is_missing = self.peers.values().any(|peer| peer.missing_since.is_some());
+        if is_missing || !self.queries.is_empty() {
+            self.config.batch_interval
+        } else {
+            self.config.idle_interval
+        }
     }
 
     fn next_batch_in(&self, now: Micros) -> Micros {
@@ -597,6 +606,10 @@ mod tests {
         assert_eq!(peers.next_compose_in(ms(1_030)), Micros::ZERO, "it is late");
         peers.compose(LedgerUpdates::default(), ms(1_030));
         assert_eq!(peers.next_compose_in(ms(1_030)), ms(100));
+        [1, 3].into_iter().for_each(|number| {
+            peers.receive(&batch(number, 7), ms(1_040), &mut Vec::new()).unwrap();
+        });
+        assert_eq!(peers.next_compose_in(ms(1_040)), ms(20), "a batch is missing");
     }
 
     #[test]

@@ -49,6 +49,11 @@ impl PendingQueries {
         self.last_id
     }
 
+    /// Whether no query is open.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// Cancels a query.
     pub fn cancel(&mut self, query_id: u64) {
         self.open.remove(&query_id);

@@ -67,7 +67,7 @@ impl Gateway {
         self.admission_gate.limits.join(me);
     }
 
-    /// Messages about limits that are due, to these routers. Call it every few milliseconds while limits are shared.
+    /// Messages about limits that are due, to these routers. Call it at least every 100 ms while limits are shared.
     pub fn compose_limits(&self, others: BTreeSet<RouterId>) -> Vec<Envelope> {
         self.expire_background();
         self.admission_gate.limits.tick(others, self.now())

@@ -273,7 +273,7 @@ impl SimRouter {
         self.router.peering().compose_messages(now)
     }
 
-    /// Messages for peers right after routing a request.
+    /// Messages for peers right after routing a request, and after its first token.
     pub fn share_now(&self, now: Micros) -> Vec<Envelope> {
         let peering = self.router.peering();
         if peering.may_send_now(now) { peering.compose_messages(now) } else { Vec::new() }

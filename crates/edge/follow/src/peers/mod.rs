@@ -6,6 +6,7 @@ mod unknown_workers;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{block_in_place, spawn_blocking};
-use tokio::time::sleep;
+use tokio::time::{Sleep, sleep};
 use unknown_workers::UnknownWorkers;
 use warmroute_gateway::{Gateway, PeerTransport, TrafficCounts, TransportStats};
 use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
@@ -140,13 +141,15 @@ async fn exchange_messages(
                 messages
             }
             () = news.notified() => {
-                let messages = compose_urgent(&gateway);
-                let next = next_compose(&gateway);
-                // Most changes wait for the same batch, and setting a timer costs more than a millisecond is worth.
-                if next.max(due.deadline()) - next.min(due.deadline()) > Duration::from_millis(1) {
-                    due.as_mut().reset(next);
+                // Requests wait for messages about limits, so they are sent in any case.
+                if gateway.router().peering().may_send_now(gateway.now()) {
+                    let messages = compose(&gateway);
+                    due.as_mut().reset(next_compose(&gateway));
+                    messages
+                } else {
+                    hasten(due.as_mut(), &gateway);
+                    gateway.take_limit_messages()
                 }
-                messages
             }
             message = incoming.recv() => {
                 // Unreadable messages are counted; nothing else can be done about them here.
@@ -159,6 +162,7 @@ async fn exchange_messages(
                 }
                 let about_limits = limits.into_iter();
                 answers.extend(about_limits.flat_map(|(from, messages)| gateway.receive_limits(from, messages)));
+                hasten(due.as_mut(), &gateway);
                 answers
             }
         };
@@ -185,13 +189,12 @@ fn compose_limits(gateway: &Gateway) -> Vec<Envelope> {
     gateway.compose_limits(gateway.router().peering().limit_sharers())
 }
 
-/// The messages after an event: all that are due, or none if a batch was just sent. Requests wait for those about
-/// limits, so they are sent in any case.
-fn compose_urgent(gateway: &Gateway) -> Vec<Envelope> {
-    if gateway.router().peering().may_send_now(gateway.now()) {
-        compose(gateway)
-    } else {
-        gateway.take_limit_messages()
+/// Moves the timer to when messages are due, if that is sooner. Most changes wait for the same batch, and setting a timer
+/// costs more than a millisecond is worth.
+fn hasten(due: Pin<&mut Sleep>, gateway: &Gateway) {
+    let next = next_compose(gateway);
+    if next + Duration::from_millis(1) < due.deadline() {
+        due.reset(next);
     }
 }
 

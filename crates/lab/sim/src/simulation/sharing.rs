@@ -50,12 +50,17 @@ impl Simulation<'_> {
         }
     }
 
-    /// Sends what a router shares at once after routing a request.
+    /// Sends what a router shares at once after routing a request, and after its first token.
     pub(super) fn share_now(&mut self, router: usize) {
         let envelopes = self.routers[router].share_now(self.now);
         envelopes.iter().for_each(|envelope| self.send_to_peers(router, envelope));
+        self.hasten_batch(router);
+    }
+
+    /// Moves a router's next batch to when it is due, if that is sooner.
+    fn hasten_batch(&mut self, router: usize) {
         let next = self.now + self.routers[router].next_batch_in(self.now);
-        if self.messages.next_batch.get(&router).is_some_and(|&due| next != due) {
+        if self.messages.next_batch.get(&router).is_some_and(|&due| next < due) {
             self.schedule_batch(router, next);
         }
     }
@@ -87,6 +92,7 @@ impl Simulation<'_> {
         if self.config.sharing.as_ref().is_some_and(|network| network.passes(from, to, routers, self.now)) {
             let answers = self.routers[to].receive_from_peer(&bytes, self.now);
             answers.iter().for_each(|answer| self.send_to_peers(to, answer));
+            self.hasten_batch(to);
         }
     }
 }

@@ -245,3 +245,5 @@ esac
 case $part in
   all | routers) printed_page many_routers "$routers" ;;
 esac
+# Figures of all pages.
+if [ -z "$quick" ]; then python3 "$here/plot.py"; python3 "$here/../img/load.py"; fi

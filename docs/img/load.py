@@ -2,12 +2,14 @@
 """Draws load.svg: mean time to first token against load, from docs/study/results/load-conversation.md.
 
     docs/img/load.py                    # writes docs/img/load.svg
+    docs/img/load.py --check            # fails where it is not of the committed report
 
 Needs the standard library only. The figures are read from the committed report, never typed in here.
 """
 
 import math
 import re
+import sys
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -78,10 +80,13 @@ def main():
         shapes.append(text(RIGHT + 14, places[policy] + 4, f"{policy}  {last:.1f} s", 12, color, "start",
                            "600" if bold else "normal"))
     body = "\n".join(shapes)
-    (HERE / "load.svg").write_text(
+    drawing = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="{FONT}" role="img">\n'
         "<title>Mean time to first token as load grows, by policy</title>\n"
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="14" fill="#ffffff" stroke="#d0d7de"/>\n{body}\n</svg>\n')
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(None if (HERE / "load.svg").read_text() == drawing else "load.svg: not of the committed results; run docs/img/load.py")
+    (HERE / "load.svg").write_text(drawing)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from drawing import cell, lines, text, write
-from runs import duration
+from runs import Results, duration, milliseconds
 
 HERE = Path(__file__).resolve().parent
 PAGES = ["expected_ttft", "many_routers", "peers"]
@@ -107,8 +107,62 @@ def peers(out, tables):
     write(out / "study-peers.svg", "Real binaries of routers before the same simulated engines", "Mean over two runs of 400 requests; less time is better", shapes, top - 10)
 
 
+def bars(left, width, y, series, most, say):
+    """Bars below each other, each with its figure: (value, colour)."""
+    shapes = []
+    for place, (value, colour) in enumerate(series):
+        length = max(1.0, width * value / most)
+        shapes += [f'<rect x="{left}" y="{y + 13 * place}" width="{length:.1f}" height="11" rx="2" class="bar c{colour}"/>',
+                   text(left + length + 6, y + 13 * place + 10, say(value), "note", 11)]
+    return shapes
+
+
+def named(names, y):
+    """Names with the colours of their bars, in one row."""
+    shapes, x = [], 20
+    for name, colour in names.items():
+        shapes += [f'<rect x="{x}" y="{y - 10}" width="14" height="11" rx="2" class="bar c{colour}"/>', text(x + 20, y, name, "name")]
+        x += 46 + 7.2 * len(name)
+    return shapes
+
+
+def pays(out, table):
+    """Mean time to first token as a share of least_loaded's: the study's first table."""
+    policies = {"best other cache policy": 3, "expected_ttft": 4}
+    shapes, y = named(policies, 78), 100
+    for row in table["rows"]:
+        base = milliseconds(row["least_loaded"])
+        series = [(milliseconds(row[policy]) / base, colour) for policy, colour in policies.items()]
+        name = re.sub(r"\[(.*)\]\(.*\)", r"\1", row["traffic"])
+        shapes += [text(300, y + 17, name, "name", 12, "end"), *bars(310, 400, y, series, 1.1, lambda share: f"{share:.2f}")]
+        y += 36
+    shapes.append(f'<path d="M {310 + 400 / 1.1:.1f} 92 V {y - 6}" class="axis dash"/>')
+    write(out / "study-pays.svg", "Mean time to first token against least_loaded, by traffic",
+          "The dashed line is least_loaded; less is better; 8 workers, presumed view, 3 seeds", shapes, y + 4)
+
+
+def thresholds(out, guidance):
+    """cache_aware with its thresholds and worth, beside expected_ttft: mean time to first token in each fleet."""
+    rules = {"cache_aware": 3, "cache_aware, worth=off": 5, "either threshold": 1, "expected_ttft": 4}
+    fleets = {"equal-conversation": "equal workers, conversation", "unequal-conversation": "unequal workers, conversation",
+              "equal-tenants": "equal workers, tenants", "unequal-tenants": "unequal workers, tenants", "bursts": "equal workers, bursts"}
+    names = {"cache_aware": "cache_aware:preset=balanced", "cache_aware, worth=off": "cache_aware:preset=balanced:worth=off",
+             "either threshold": "cache_aware:balance=either", "expected_ttft": "expected_ttft"}
+    shapes, y = named(rules, 78), 100
+    for file, words in fleets.items():
+        results = Results(guidance, file)
+        series = [(results.mean(names[rule], "ttft_ms.mean"), colour) for rule, colour in rules.items()]
+        most = max(value for value, _ in series)
+        shapes += [text(230, y + 30, words, "name", 12, "end"), *bars(240, 480, y, series, most, duration)]
+        y += 13 * len(rules) + 14
+    write(out / "study-thresholds.svg", "Thresholds of cache_aware, and the default without any: mean time to first token",
+          "Each fleet has its own scale; less is better; 3 seeds", shapes, y + 4)
+
+
 def draw(out, tables):
     """Draws all figures from the tables by page."""
+    pays(out, read_tables(HERE / "README.md")[1])
+    thresholds(out, HERE / "guidance" / "results")
     grid(out, tables["expected_ttft"])
     several_routers(out, tables["many_routers"])
     peers(out, tables["peers"])

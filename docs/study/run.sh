@@ -4,9 +4,10 @@
 #   docs/study/run.sh "warmroute lab" TRACES [PART]    everything, or one part: workloads, claims, guidance, policies, routers
 #   docs/study/run.sh --quick "warmroute lab"          every command with little traffic, in a few minutes; changes no file
 #
-# TRACES is a folder with mooncake/, sharegpt/, mtrag/ and loogle/ as published (see README.md here). The quick pass writes small files
-# of each format instead: it checks that each command works and that tables and figures can be made of its results. Figures depend on
-# flags and seeds alone, not on the machine. RESUME=yes leaves out what has results already. Needs python3 (standard library only).
+# TRACES is a folder with mooncake/, sharegpt/, mtrag/ and loogle/ as published (traces.md has sources and checksums). The quick pass
+# writes small files of each format instead: it checks that each command works and that tables and figures can be made of its results.
+# Figures depend on flags and seeds alone, not on the machine. RESUME=yes leaves out what has results already. builds.tsv says which
+# build made each part, and how long it took. Needs python3 (standard library only), and zstd for the checksums of compressed traces.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 quick=
@@ -20,10 +21,12 @@ if [ -n "$quick" ]; then
   python3 "$here/claims/tiny_traces.py" "$traces"
 else
   traces=${2:?"usage: run.sh LAB TRACES [PART]"}
+  python3 "$here/checksums.py" "$traces"
   out=$here/results claims=$here/claims/results guidance=$here/guidance/results policies=$here/expected_ttft/results routers=$here/many_routers/results img=$here/../img
 fi
 mkdir -p "$out" "$claims" "$guidance" "$policies" "$routers" "$img"
-echo "commit $(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown), $($lab --version 2>/dev/null || echo "$lab")" >&2
+commit=$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)
+echo "commit $commit, $($lab --version 2>/dev/null || echo "$lab")" >&2
 
 # In the quick pass: one seed, few requests, and few of them in flight.
 lab() {
@@ -145,7 +148,7 @@ keep documents simulate --workload documents --requests 1200 --policies random,$
 for name in longdep shortdep; do
   keep loogle-$name simulate --trace $traces/loogle/${name}_qa.jsonl.zst --copies 10 --sessions-per-s 0.2 --policies random,$five,product --seeds 3
 done
-keep agentic simulate --workload agentic --requests 400 --policies random,$five,product --seeds 1
+keep agentic simulate --workload agentic --requests 400 --policies random,$five,prefix_affinity:key=tokens=13000,product --seeds 1
 
 # Rules to the letter.
 literal=longest_match,sticky_least_loaded:literal,sticky_least_loaded,cache_aware:balance=either:worth=off,cache_aware:balance=both:worth=off,cache_aware:balance=dynamic:worth=off
@@ -221,9 +224,19 @@ printed=$routers
 print many_routers many_routers/study --data "$traces"
 }
 
+# Runs a part, and notes its build in builds.tsv.
+part() {
+  began=$(date +%s)
+  $1
+  if [ -n "$quick" ]; then return; fi
+  minutes=$((($(date +%s) - began + 59) / 60))
+  grep -v "^$1	" "$here/builds.tsv" >"$here/builds.tmp" || true
+  printf '%s\t%s\t%s\t%s\n' "$1" "$commit" "$(date -u +%Y-%m-%d)" "$minutes" >>"$here/builds.tmp"
+  mv "$here/builds.tmp" "$here/builds.tsv"
+}
 case $part in
-  all) workloads; claims; guidance; policies; routers ;;
-  workloads | claims | guidance | policies | routers) $part ;;
+  all) for one in workloads claims guidance policies routers; do part $one; done ;;
+  workloads | claims | guidance | policies | routers) part "$part" ;;
   *) echo "unknown part $part" >&2; exit 2 ;;
 esac
 # Tables and figures of the pages. The quick pass fills copies of them.
@@ -237,13 +250,10 @@ printed_page() { # FOLDER RESULTS
   if [ -n "$quick" ]; then page=$work/page.md; cp "$here/$1/README.md" "$page"; fi
   python3 "$here/expected_ttft/fill.py" --results "$2" --page "$page"
 }
-case $part in all | claims) page claims "$claims"; python3 "$here/claims/figures.py" --results "$claims" --out "$img" ;; esac
+case $part in all | policies) printed_page expected_ttft "$policies" ;; esac
+case $part in all | routers) printed_page many_routers "$routers" ;; esac
+# Its last claim is about several routers.
+case $part in all | claims | routers) page claims "$claims"; python3 "$here/claims/figures.py" --results "$claims" --out "$img" ;; esac
 case $part in all | workloads | guidance) page guidance "$guidance"; page . "$guidance" ;; esac
-case $part in
-  all | policies) printed_page expected_ttft "$policies" ;;
-esac
-case $part in
-  all | routers) printed_page many_routers "$routers" ;;
-esac
 # Figures of all pages.
 if [ -z "$quick" ]; then python3 "$here/plot.py"; python3 "$here/../img/load.py"; fi

@@ -97,7 +97,7 @@ def staleness(folder, out):
             series = [([results.mean(name, figure, age) for age in ages], COLOURS[name], False) for name in names]
             left, top = 75 + 415 * place, 130 + 240 * row
             shapes += lines((left, top, left + 340, top + 165), f"{traffic}: {title}", ages, series, words, lambda age: f"{age:g} s")
-    write(out / "claims-staleness.svg", "How old may the directory be, where caches evict?", "Seconds between refreshes of an exact directory; 3 seeds", shapes, 580)
+    write(out / "claims-staleness.svg", "How old may the directory be, where caches evict?", "Seconds between refreshes of an exact directory; assistants with 10 seeds, tenants with 3", shapes, 580)
 
 
 def draw(results, out):

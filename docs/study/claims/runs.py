@@ -56,6 +56,12 @@ def duration(ms):
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.2f} s" if ms < 10_000 else f"{ms / 1000:.1f} s"
 
 
+def milliseconds(words):
+    """`12.3 s ± 4 s` or `42 ms`."""
+    value, unit = words.split()[:2]
+    return float(value) * (1000 if unit == "s" else 60_000 if unit == "min" else 1)
+
+
 def percent(share):
     return f"{100 * share:.1f} %"
 

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from runs import Results, change, count, duration, percent
+from runs import Results, change, count, duration, milliseconds, percent
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -109,7 +109,10 @@ def documents(folder):
     for traffic, name in [("documents (generated)", "documents"), ("LooGLE, long dependency", "loogle-longdep"),
                           ("LooGLE, short dependency", "loogle-shortdep"), ("agentic", "agentic")]:
         results = Results(folder, name)
-        for policy in ["round_robin", "least_loaded", "prefix_affinity", "cache_aware", "product", "expected_ttft"]:
+        long_key = "prefix_affinity:key=tokens=13000"
+        for policy in ["round_robin", "least_loaded", "prefix_affinity", long_key, "cache_aware", "product", "expected_ttft"]:
+            if policy not in results.policies():
+                continue
             rows.append([traffic, policy, with_range(results, policy, "ttft_ms.mean", duration), duration(results.mean(policy, "ttft_ms.p99")),
                          percent(results.mean(policy, "token_hit_ratio")), f"{results.mean(policy, 'replication_factor'):.2f}",
                          percent(results.mean(policy, "repeated_prefill_ratio"))])
@@ -153,9 +156,9 @@ def callbacks(folder):
                 blind = policy == "round_robin"
                 rows.append([traffic, f"{tokens:,.0f}", policy, same("ttft_ms.mean", duration) if blind else each("ttft_ms.mean", duration),
                              same("request_hit_ratio", percent) if blind else each("request_hit_ratio", percent) + " %",
-                             "–" if blind else each("stale_request_ratio", percent) + " %"])
+                             *("–" if blind else each(figure, percent) + " %" for figure in ("stale_request_ratio", "stale_at_choice_ratio"))])
                 traffic = ""
-    return table(["traffic", "KV tokens per engine", "policy", "TTFT mean", "request hit", "stale requests"], rows)
+    return table(["traffic", "KV tokens per engine", "policy", "TTFT mean", "request hit", "stale requests", "of them stale at the choice"], rows)
 
 
 def small(folder):
@@ -192,7 +195,7 @@ def staleness(folder):
     for traffic in ["assistants", "tenants"]:
         results = Results(folder, f"staleness-{traffic}")
         for seconds in results.values():
-            cells = [f"{duration(results.mean(policy, 'ttft_ms.mean', seconds))}, {percent(results.mean(policy, 'token_hit_ratio', seconds))}, "
+            cells = [f"{with_range(results, policy, 'ttft_ms.mean', duration, seconds)}, {percent(results.mean(policy, 'token_hit_ratio', seconds))}, "
                      f"{percent(results.mean(policy, 'stale_request_ratio', seconds))}" for policy in results.policies()]
             rows.append([traffic, f"{seconds:g} s", *cells])
             traffic = ""
@@ -247,15 +250,33 @@ def claims(folder):
          f"at {slow:g} ms {stale(shared, 'sticky_least_loaded:literal', tokens, slow)}", shared],
     ]
     linked = [[*row[:-1], f"[{row[-1].name}](results/{row[-1].name}.json)"] for row in rows]
+    linked += claims_of_routers(all_gains)
     page = (HERE.parent / "many_routers" / "README.md").read_text()
     lost = {routers: re.search(rf"^\| {routers} alone \| [\d.]+ \| -([\d.]+)", page, re.MULTILINE)[1] for routers in (2, 4, 8)}
-    linked.append(["cache efficiency drops by 10 to 20 % with several gateways", "own tree per gateway", "1 to 8 routers, alone and sharing state",
+    linked.append(["cache efficiency drops by 10 to 20 % with several gateways", "own tree per gateway", "b2b, 1 to 8 routers",
                    "points of token hit lost alone: " + ", ".join(f"{points} with {routers}" for routers, points in lost.items()), "[many_routers](../many_routers/README.md)"])
-    return text_table(["claim", "its setting", "our closest setting", "our figure", "results"], linked)
+    return text_table(["claim", "its setting", "our closest setting", "our figure", "results and [command](#commands)"], linked)
+
+
+def claims_of_routers(saturation):
+    """What papers and blogs of other routers report, beside the same traffic here."""
+    found = {row["policy"]: row["TTFT mean"] for row in read_tables(HERE.parent / "results" / "conversation-3x.md")[0]["rows"]}
+    ms = {policy: milliseconds(words) for policy, words in found.items()}
+    link = "[conversation-3x](../results/conversation-3x.md)"
+    return [
+        ["mean TTFT 19.65 s at random, 5.27 by load, 3.58 by local caches, 3.07 by a global one (Mooncake)", "the conversation trace, 16 engines",
+         "the same trace at 3 times its rate, 8 engines", ", ".join(f"{policy} {duration(ms[policy])}" for policy in ("round_robin", "least_loaded", "cache_aware", "expected_ttft")), link],
+        ["misses × batch size: TTFT −92 % against vLLM (LMetric)", "not stated in its abstract", "the same trace, 8 engines",
+         f"`product`: {change(ms['product'], ms['round_robin'])} against round_robin, {change(ms['product'], ms['least_loaded'])} against least_loaded; "
+         f"`expected_ttft`: {change(ms['expected_ttft'], ms['round_robin'])} and {change(ms['expected_ttft'], ms['least_loaded'])}", link],
+        ["2.9 times the input tokens/s on code generation (llm-d)", "10 engines, 10 to 100 clients", "8 engines, 64 clients, output tokens/s",
+         f"expected_ttft {1 + saturation['codegen']:.1f} times round_robin's", "[throughput-codegen](results/throughput-codegen.json)"],
+    ]
 
 
 def commands(folder):
     rows = [[f"[{path.stem}](results/{path.name})", f"`{Results(folder, path.stem).command}`"] for path in sorted(Path(folder).glob("*.json"))]
+    rows.append(["[conversation-3x](../results/conversation-3x.md), [many_routers](../many_routers/README.md)", "`docs/study/run.sh LAB TRACES workloads`, `routers`"])
     return text_table(["results", "command"], rows)
 
 
@@ -271,7 +292,7 @@ def thresholds(folder, worth=""):
     fleets = [Results(folder, name) for name in FLEETS]
     rules = {words: f"cache_aware:{rule}{worth}" for rule, words in THRESHOLDS.items()}
     policies = {"least_loaded": "least_loaded", **rules, "expected_ttft": "expected_ttft"}
-    cell = lambda results, policy: (f"{duration(results.mean(policy, 'ttft_ms.mean'))} / {duration(results.mean(policy, 'ttft_ms.p99'))}, "
+    cell = lambda results, policy: (f"{with_range(results, policy, 'ttft_ms.mean', duration)} / {duration(results.mean(policy, 'ttft_ms.p99'))}, "
                                     f"{percent(results.mean(policy, 'token_hit_ratio'))}")
     rows = [[words, *(cell(results, policy) for results in fleets)] for words, policy in policies.items()]
     return text_table(["threshold, abs, rel", *FLEETS.values()], rows)
@@ -339,17 +360,24 @@ def load(workloads):
     return table(["times its rate", *policies], rows)
 
 
-def milliseconds(words):
-    """`12.3 s ± 4 s` or `42 ms`."""
-    value, unit = words.split()[:2]
-    return float(value) * (1000 if unit == "s" else 60_000 if unit == "min" else 1)
-
-
 TABLES = {maker.__name__.replace("_", "-"): maker for maker in
           (throughput, saturation_detail, saturation_literal, one_over_n, equal_queries, documents, literal, callbacks, small, surface, staleness, claims, commands, thresholds, thresholds_without_worth)}
 
 
 WORKLOADS = {maker.__name__: maker for maker in (choice, pays, load)}
+
+
+def differ(results):
+    """The six policies of the small study are six: no two have the same figures."""
+    for policies in (policies for name in ("small-assistants", "small-sharegpt", "small-mtrag") for policies in [by_policy(Results(results, name))]):
+        same = [(one, other) for one in policies for other in policies if one < other and policies[one] == policies[other]]
+        if same:
+            sys.exit(f"two policies of the small study made the same decisions: {same}")
+
+
+def by_policy(results):
+    """The figures of all runs of each policy."""
+    return {policy: [{**run, "policy": ""} for run in results.runs(policy)] for policy in results.policies()}
 
 
 def main():
@@ -359,6 +387,8 @@ def main():
     parser.add_argument("--page", type=Path, action="append", help="pages [claims, guidance and the study's]")
     parser.add_argument("--check", action="store_true")
     o = parser.parse_args()
+    if o.check:
+        differ(HERE / "results")
     for page in o.page or [HERE / "README.md", HERE.parent / "guidance" / "README.md", HERE.parent / "README.md"]:
         results = o.results or page.parent / "results"
         make = lambda name: WORKLOADS[name](o.workloads) if name in WORKLOADS else TABLES[name](results)

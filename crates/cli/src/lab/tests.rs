@@ -80,6 +80,7 @@ fn results_have_the_shape_that_others_read() {
             "request_hit_ratio",
             "stale_ratio",
             "stale_request_ratio",
+            "stale_at_choice_ratio",
             "repeated_prefill_ratio",
             "replication_factor",
             "throughput_rps",

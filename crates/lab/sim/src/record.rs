@@ -26,6 +26,8 @@ pub struct Record {
     pub cached_tokens: u32,
     /// Cached tokens that the router predicted; `None` without a prediction.
     pub predicted_tokens: Option<u32>,
+    /// Prompt tokens that the engine's cache held when the router chose it; `None` where that is not known.
+    pub held_tokens: Option<u32>,
     /// Tokens that the router expected from slower memory, beyond the predicted ones.
     pub restorable_tokens: u32,
     /// Tokens predicted but not cached, beyond the margin.
@@ -38,6 +40,12 @@ impl Record {
     /// Arrival of the last token, since the start of the run.
     pub fn ended(&self) -> Micros {
         Micros(self.asked_us + self.e2e_us)
+    }
+
+    /// Whether the prediction was wrong already when the engine was chosen. Otherwise a stale request lost its prefix while it waited.
+    pub fn was_stale_at_choice(&self) -> bool {
+        let Some((predicted, held)) = self.predicted_tokens.zip(self.held_tokens) else { return false };
+        self.stale_tokens > 0 && 2 * predicted.saturating_sub(held) >= self.stale_tokens
     }
 
     /// Milliseconds per output token after the first; `None` for answers of one token.

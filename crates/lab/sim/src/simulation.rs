@@ -109,6 +109,8 @@ struct Job {
     trail: Trail,
     queued: Micros,
     cached_tokens: u32,
+    /// Prompt tokens that the engine's cache held when it was chosen; `None` where nothing was predicted.
+    held_tokens: Option<u32>,
     first_token: Option<Micros>,
     ended: Option<Micros>,
 }
@@ -299,6 +301,7 @@ impl<'a> Simulation<'a> {
             trail: Trail::new(),
             queued: Micros::ZERO,
             cached_tokens: 0,
+            held_tokens: None,
             first_token: None,
             ended: None,
         };
@@ -352,8 +355,12 @@ impl<'a> Simulation<'a> {
                 self.release_job(place);
             }
             Ok(routed) => {
-                self.nodes[routed.node].in_flight += 1;
+                let node = &mut self.nodes[routed.node];
+                node.in_flight += 1;
                 let job = &mut self.jobs[place as usize];
+                let prompt_tokens = tokens(&job.session.turns[job.turn].prompt);
+                let is_predicted = routed.predicted_tokens.is_some_and(|predicted| predicted > 0);
+                job.held_tokens = is_predicted.then(|| node.held_tokens(&job.chain, prompt_tokens));
                 job.routed = Some(routed);
                 let submit = Event::Submit { job: place, attempt: job.attempt };
                 self.queue.push(self.now + self.config.hop, submit);
@@ -490,7 +497,7 @@ impl<'a> Simulation<'a> {
             View::Exact => differences(predicted_tokens, job.cached_tokens, margin),
         };
         self.prefill.answered(&job.trail, usage.prompt_tokens / margin);
-        let first_token = job.first_token.unwrap_or(self.now);
+        let (first_token, held_tokens) = (job.first_token.unwrap_or(self.now), job.held_tokens);
         self.records.push(Record {
             asked_us: job.asked.since(self.began).0,
             ttft_us: first_token.since(job.asked).0,
@@ -502,6 +509,7 @@ impl<'a> Simulation<'a> {
             output_tokens: usage.output_tokens,
             cached_tokens: job.cached_tokens,
             predicted_tokens,
+            held_tokens,
             restorable_tokens,
             stale_tokens,
             missed_tokens,

@@ -75,6 +75,9 @@ pub struct Summary {
     pub stale_ratio: f64,
     /// Share of requests for which the router predicted cached tokens that were not there.
     pub stale_request_ratio: f64,
+    /// Share of requests whose prediction was wrong already when the engine was chosen: the router did not know of an eviction. The
+    /// other stale requests lost their prefix while they waited.
+    pub stale_at_choice_ratio: f64,
     /// Share of cached tokens that were not predicted; 0 without predictions.
     pub missed_ratio: f64,
     /// Coefficient of variation of the requests per engine.
@@ -145,6 +148,10 @@ impl Summary {
             stale_ratio: ratio(sum(|record| record.stale_tokens), promised),
             stale_request_ratio: ratio(
                 sum(|record| u32::from(record.stale_tokens > 0)),
+                records.len() as u64,
+            ),
+            stale_at_choice_ratio: ratio(
+                sum(|record| u32::from(record.was_stale_at_choice())),
                 records.len() as u64,
             ),
             missed_ratio: if predicts { ratio(sum(|record| record.missed_tokens), cached) } else { 0.0 },

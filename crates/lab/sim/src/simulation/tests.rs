@@ -109,9 +109,12 @@ fn an_old_directory_has_stale_and_missing_blocks() {
         config.fleet.iter_mut().for_each(|engine| engine.kv_tokens = 20_000);
         let outcome = outcome(&config, "sticky_least_loaded", chats(3_000));
         let sum = |of: fn(&Record) -> u32| outcome.records.iter().map(of).map(u64::from).sum::<u64>();
-        (sum(|record| record.stale_tokens), sum(|record| record.missed_tokens), sum(|r| r.cached_tokens))
+        let at_choice = sum(|record| u32::from(record.was_stale_at_choice()));
+        (sum(|r| r.stale_tokens), sum(|r| r.missed_tokens), sum(|r| r.cached_tokens), at_choice)
     };
     let (fresh, old) = (sum(0), sum(60));
+    assert_eq!(fresh.3, 0, "a perfect directory can only be overtaken after the choice");
+    assert!(old.3 > 0, "an old one is wrong at the choice");
     assert!(old.0 > 2 * fresh.0, "stale: {fresh:?} then {old:?}");
     assert!(old.1 > 2 * fresh.1, "missed: {fresh:?} then {old:?}");
     assert!(old.2 < fresh.2, "hits: {fresh:?} then {old:?}");

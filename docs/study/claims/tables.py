@@ -360,11 +360,47 @@ def load(workloads):
     return table(["times its rate", *policies], rows)
 
 
+def rows_at(workloads, name):
+    """The first table of each point of a sweep: {value: {policy: row}}. A report of `simulate` has one point, None."""
+    found = [table for table in read_tables(Path(workloads) / f"{name}.md") if "TTFT mean" in table["rows"][0]]
+    value = lambda table: table["title"].split()[-1] if len(found) > 1 else None
+    return {value(table): {row["policy"]: row for row in table["rows"]} for table in found}
+
+
+def age(workloads):
+    """What an old directory costs."""
+    conversation, chats = rows_at(workloads, "staleness-conversation"), rows_at(workloads, "staleness-sharegpt")
+    share = lambda row, column: " ".join(row[column].split()[:2])
+    time = lambda row: duration(milliseconds(row["TTFT mean"]))
+    rows = []
+    for seconds in chats:
+        known = conversation.get(seconds, {})
+        cells = [", ".join([time(known[policy]), share(known[policy], "token hit"), share(known[policy], "stale")]) if policy in known else ""
+                 for policy in ("expected_ttft", "cache_aware")]
+        chat = chats[seconds]["expected_ttft"]
+        rows.append([f"{seconds} s", *cells, f"{time(chat)}, {share(chat, 'token hit')}"])
+    return text_table(["T", "conversation 3×: TTFT mean, token hit, stale (expected_ttft)", "the same, cache_aware",
+                       "chats: TTFT mean, token hit (expected_ttft)"], rows)
+
+
+def lost(workloads):
+    """What lost events cost."""
+    policies = ["cache_aware", "sticky_least_loaded", "expected_ttft"]
+    cell = lambda row: f"{row['token hit']} ({duration(milliseconds(row['TTFT mean']))})"
+    rows = []
+    for replays, name in (("yes", "loss-sharegpt"), ("no", "loss-sharegpt-unreplayed")):
+        for share, found in rows_at(workloads, name).items():
+            rows.append([percent(float(share)), f"[{replays}](results/{name}.md)", *(cell(found[policy]) for policy in policies)])
+    (presumed,) = rows_at(workloads, "view-sharegpt-presumed").values()
+    rows.append(["no events", "[presumed view](results/view-sharegpt-presumed.md)", *(cell(presumed[policy]) for policy in policies)])
+    return text_table(["lost", "replays", *policies], rows)
+
+
 TABLES = {maker.__name__.replace("_", "-"): maker for maker in
           (throughput, saturation_detail, saturation_literal, one_over_n, equal_queries, documents, literal, callbacks, small, surface, staleness, claims, commands, thresholds, thresholds_without_worth)}
 
 
-WORKLOADS = {maker.__name__: maker for maker in (choice, pays, load)}
+WORKLOADS = {maker.__name__: maker for maker in (choice, pays, load, age, lost)}
 
 
 def differ(results):

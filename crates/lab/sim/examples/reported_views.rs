@@ -1,8 +1,8 @@
 //! What each view of a reported cache is worth: runs with one of them left out of predictions.
 //!
-//! `cargo run --release -p warmroute-sim --example reported_views` prints the table of ARCHITECTURE.md. Engines publish
-//! events, a share of the answers tokenizes otherwise when a later prompt repeats it, and evicted blocks go to host
-//! memory. `-- WORKLOAD SHARE` prints the lines of one workload (sharegpt, burst) and share.
+//! `cargo run --release -p warmroute-sim --example reported_views` prints the table of docs/internals/kv-events.md.
+//! Engines publish events, a share of the answers tokenizes otherwise when a later prompt repeats it, and evicted blocks
+//! go to host memory. `-- WORKLOAD SHARE` prints the lines of one workload (sharegpt, burst) and share.
 #![expect(clippy::print_stdout, reason = "a command for people: what it prints is what it is for")]
 
 use warmroute_engine::{Config as EngineConfig, Profile, Tier};

@@ -20,6 +20,7 @@ use crate::attempt::{Attempt, blame_worker, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::body_deadline;
 use crate::cached_tokens::CachedTokens;
+use crate::client_connection::ClientConnection;
 use crate::drain::Drain;
 use crate::early_lease::EarlyLease;
 use crate::fallback_response::{FallbackResponse, read_rejection};
@@ -42,7 +43,6 @@ use crate::stored_objects;
 use crate::ttft_budget;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::upstream_body::UpstreamBody;
-use crate::write_stall::ResponseDeadline;
 use crate::{Config, DecisionHeaders, headers};
 
 /// If a reused connection fails this soon without a response, the worker had closed it before the request arrived, so
@@ -88,11 +88,11 @@ async fn read(
     gateway: &Arc<Gateway>,
     config: &Config,
     api: Api,
-    parts: &mut Parts,
+    parts: &Parts,
     body: Incoming,
     tenant: Option<&Tenant>,
 ) -> Result<(Option<EarlyLease>, Intake), GatewayError> {
-    let connection = parts.extensions.remove::<Arc<OpenConnection>>();
+    let connection = ClientConnection::of(&parts.extensions).map(|connection| &connection.open);
     let named = stored_objects::named_object(&parts.method, parts.uri.path());
     let early = match body.is_end_stream() {
         true => Ok(None),
@@ -106,7 +106,7 @@ async fn read(
             return Err(refusal);
         }
     };
-    let arriving = connection.as_ref().map(OpenConnection::begin_body);
+    let arriving = connection.map(OpenConnection::begin_body);
     let received = intake::receive(&parts.method, api, &parts.headers, body, gateway, config, tenant).await;
     if received.is_err() {
         connection.iter().for_each(|connection| connection.refuse());
@@ -133,11 +133,11 @@ impl Dispatch {
         let config = gateway.config();
         let deadline = config.timeouts.total.map(|total| Instant::now() + total);
         let (mut parts, body) = request.into_parts();
-        if let Some(response_deadline) = parts.extensions.get::<ResponseDeadline>() {
-            response_deadline.set(deadline);
+        if let Some(connection) = ClientConnection::of(&parts.extensions) {
+            connection.deadline.set(deadline);
         }
-        let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
-        let (early, mut intake) = read(gateway, &config, api, &mut parts, body, tenant).await?;
+        let drain = ClientConnection::drain_of(&parts.extensions);
+        let (early, mut intake) = read(gateway, &config, api, &parts, body, tenant).await?;
         log.note(|entry| {
             (entry.model, entry.prompt_tokens) =
                 (intake.request.model.clone(), Some(intake.request.prompt_tokens));

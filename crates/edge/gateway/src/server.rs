@@ -10,6 +10,7 @@ use warmroute_wire::{Acceptor, percent_decoded};
 
 use crate::admin::ClientWorkerApi;
 use crate::body_deadline;
+use crate::client_connection::ClientConnection;
 use crate::client_path::is_client_path;
 use crate::connection::accept;
 use crate::dispatch::Dispatch;
@@ -18,7 +19,6 @@ use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::keys::Tenant;
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
-use crate::open_connections::OpenConnection;
 use crate::request_log::{RequestLog, text_of};
 use crate::response_body::ResponseBody;
 use crate::{headers, models};
@@ -52,7 +52,7 @@ async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Respo
     let request_id = headers::request_id(request.headers());
     let path = request.uri().path();
     let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
-    let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
+    let drain = ClientConnection::drain_of(request.extensions());
     let log = RequestLog::open(gateway, &mut request, &request_id);
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
     let responding = Box::pin(async {
@@ -231,8 +231,8 @@ fn asks_for_websocket(headers: &http::HeaderMap) -> bool {
 
 /// Notes that the connection has sent a request that was accepted, with this tenant's key.
 fn accept_connection<B>(request: &Request<B>, tenant: Option<&Tenant>) {
-    if let Some(connection) = request.extensions().get::<Arc<OpenConnection>>() {
-        connection.accept(tenant.map_or(0, |tenant| tenant.owner));
+    if let Some(connection) = ClientConnection::of(request.extensions()) {
+        connection.open.accept(tenant.map_or(0, |tenant| tenant.owner));
     }
 }
 

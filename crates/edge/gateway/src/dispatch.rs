@@ -58,6 +58,7 @@ pub(crate) struct Dispatch {
     method: Method,
     uri: Uri,
     headers: HeaderMap,
+    request_id: HeaderValue,
     intake: Intake,
     received: Micros,
     /// Time by which the response must have ended, if limited.
@@ -173,6 +174,7 @@ impl Dispatch {
             method: parts.method,
             uri: parts.uri,
             headers: parts.headers,
+            request_id: request_id.clone(),
             intake,
             received,
             deadline,
@@ -222,8 +224,8 @@ impl Dispatch {
     /// Begins an attempt at the chosen worker.
     fn begin_attempt(&mut self, decision: Box<Decision>) -> Result<(Attempt, Arc<Upstream>), GatewayError> {
         self.permit.iter_mut().for_each(Permit::mark_routed);
-        let request_id = self.headers.get(headers::REQUEST_ID);
         let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
+        let request_id = Some(&self.request_id);
         let mut attempt =
             Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
         attempt.set_ttft_due(self.ttft_budget.map(|budget| budget.due));
@@ -359,8 +361,8 @@ impl Dispatch {
     }
 
     fn route(&self) -> Result<Box<Decision>, GatewayError> {
-        let request_id = self.headers.get(headers::REQUEST_ID);
         let excluded = self.excluded_workers()?;
+        let request_id = Some(&self.request_id);
         let decision = routing::route(&self.gateway, &self.intake.request, &excluded, request_id)?;
         if let Some(budget) = self.ttft_budget {
             let expected_ttft = routing::expected_ttft_of(&decision);
@@ -445,9 +447,7 @@ impl Dispatch {
         // Only the last attempt could move the headers, and which attempt is the last is not known yet.
         *request.headers_mut() = self.headers.clone();
         headers::address_to(request.headers_mut(), &upstream.target.host_header, upstream.rank());
-        if let Some(id) = self.headers.get(headers::REQUEST_ID) {
-            request.headers_mut().insert(headers::REQUEST_ID, headers::worker_request_id(id));
-        }
+        request.headers_mut().insert(headers::REQUEST_ID, headers::worker_request_id(&self.request_id));
         request
     }
 

@@ -222,9 +222,14 @@ impl<T> Admission<T> {
         self.running = self.running.saturating_sub(1);
     }
 
+    /// Whether a request waits and the limit of running requests has room for it.
+    pub fn may_have_next(&self) -> bool {
+        !self.queue.is_empty() && self.has_room()
+    }
+
     /// Admits the next request for which there is room.
     pub fn next(&mut self, now: Micros, has_room: impl FnMut(&T) -> bool) -> Option<T> {
-        if self.queue.is_empty() || !self.has_room() {
+        if !self.may_have_next() {
             return None;
         }
         let (next, route) = self.queue.pop_with_route(now, has_room)?;

@@ -31,7 +31,7 @@ pub struct Body<'a> {
     /// `store`, as its raw value.
     store: Option<&'a [u8]>,
     is_background: bool,
-    /// The [`deciding_fields`] that were seen, as bits.
+    /// The [`ALL_DECIDING_FIELDS`] that were seen, as bits.
     seen: u64,
     repeated: Option<&'static str>,
     salt: Option<RawStr<'a>>,
@@ -119,10 +119,19 @@ const DECIDING_FIELDS: [&str; 22] = [
 
 /// All fields by which a router decides. Engines and proxies that read another one of two equal keys would get another
 /// request than the router has checked.
-fn deciding_fields() -> impl Iterator<Item = &'static str> {
-    let salt = std::iter::once("cache_salt");
-    let own = DECIDING_FIELDS.into_iter().chain(salt).chain(ANSWER_FIELDS);
-    own.chain(TEMPLATE_FIELDS).chain(FRAME_FIELDS)
+const ALL_DECIDING_FIELDS: [&[&str]; 5] =
+    [&DECIDING_FIELDS, &["cache_salt"], &ANSWER_FIELDS, &TEMPLATE_FIELDS, &FRAME_FIELDS];
+
+/// The place of a field in [`ALL_DECIDING_FIELDS`], counted through all lists, and its name.
+fn deciding_field(name: &[u8]) -> Option<(usize, &'static str)> {
+    let mut before = 0;
+    for fields in ALL_DECIDING_FIELDS {
+        if let Some(place) = fields.iter().position(|field| field.as_bytes() == name) {
+            return Some((before + place, fields[place]));
+        }
+        before += fields.len();
+    }
+    None
 }
 
 /// Key of the turns.
@@ -199,7 +208,7 @@ impl<'a> Body<'a> {
             let (name, before) = (key.unescaped(), value.clone());
             let own_mark = mark(&name);
             body.note(&name);
-            body.field(key, value)?;
+            body.field(&name, value)?;
             for (path, found) in paths.iter().zip(&mut body.found) {
                 if path.begins_with(&name) {
                     *found = path.find(before.up_to(value).trim_ascii());
@@ -269,8 +278,7 @@ impl<'a> Body<'a> {
 
     /// Notes that a field is there.
     fn note(&mut self, name: &[u8]) {
-        let known = deciding_fields().enumerate().find(|(_, field)| field.as_bytes() == name);
-        let Some((place, field)) = known else { return };
+        let Some((place, field)) = deciding_field(name) else { return };
         if self.seen & (1 << place) != 0 {
             self.repeated = self.repeated.or(Some(field));
         }
@@ -282,9 +290,9 @@ impl<'a> Body<'a> {
         self.repeated
     }
 
-    fn field(&mut self, key: RawStr<'a>, value: &mut Cursor<'a>) -> Result<(), BadJson> {
-        // Keys may contain escapes, which engines accept.
-        match &*key.unescaped() {
+    /// Reads the value of a field. Its name has no escapes left, which engines accept.
+    fn field(&mut self, name: &[u8], value: &mut Cursor<'a>) -> Result<(), BadJson> {
+        match name {
             b"model" => {
                 let before = value.clone();
                 let range = value.value_range()?;
@@ -624,9 +632,10 @@ mod tests {
 
     #[test]
     fn a_repeated_field_is_told_in_every_spelling() {
-        assert!(deciding_fields().count() <= 64, "each has a bit");
+        let deciding_fields = ALL_DECIDING_FIELDS.concat();
+        assert!(deciding_fields.len() <= 64, "each has a bit");
         let repeated = |json: &str| Body::read(json.as_bytes()).unwrap().repeated();
-        for field in deciding_fields() {
+        for field in deciding_fields {
             assert_eq!(repeated(&format!(r#"{{"{field}":1,"a":1,"{field}":1}}"#)), Some(field));
             let (start, end) = field.split_at(1);
             let escaped = format!("\\u{:04x}{end}", start.as_bytes()[0]);

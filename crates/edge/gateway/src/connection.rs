@@ -13,6 +13,7 @@ use warmroute_wire::Acceptor;
 
 use crate::accept::accept_until_drained;
 use crate::busy_body::BusyBody;
+use crate::client_connection::ClientConnection;
 use crate::drain::{Drain, Drained};
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::open_connections::OpenConnection;
@@ -65,6 +66,7 @@ where
 {
     let (open, drain) = (Arc::clone(&context.open), context.drain.clone());
     tokio::select! {
+        biased;
         () = serve_connection(stream, acceptor, context, service) => {}
         () = rarely(open.wait_expired(&drain)) => tracing::debug!("closed a connection without an accepted request"),
     }
@@ -96,20 +98,18 @@ async fn serve_connection<S, F, B>(
         },
         () = open.wait_leave() => return,
     };
-    let (draining, requests, connection) = (drain.clone(), open.requests().clone(), Arc::clone(&open));
-    let in_progress = requests.clone();
-    let deadline = ResponseDeadline::default();
+    let (requests, deadline) = (open.requests().clone(), ResponseDeadline::default());
     let stream = WriteStall::new(stream, timeouts.write_stall, deadline.clone());
+    let (draining, in_progress) = (drain.clone(), requests.clone());
+    let connection = Arc::new(ClientConnection { deadline, drain: draining, open: Arc::clone(&open) });
     let service = service_fn(move |mut request: Request<Incoming>| {
-        deadline.set(None);
-        request.extensions_mut().insert(deadline.clone());
-        request.extensions_mut().insert(draining.clone());
+        connection.deadline.set(None);
         request.extensions_mut().insert(Arc::clone(&connection));
         let _request = in_progress.begin();
-        let (responding, draining) = (service(request), draining.clone());
+        let (responding, connection) = (service(request), Arc::clone(&connection));
         async move {
             let mut response = responding.await?;
-            draining.add_close_header(response.headers_mut());
+            connection.drain.add_close_header(response.headers_mut());
             Ok::<_, Infallible>(response.map(|body| BusyBody { body, _request }))
         }
     });
@@ -119,6 +119,8 @@ async fn serve_connection<S, F, B>(
         .serve_connection(TokioIo::new(stream), service);
     let mut http = std::pin::pin!(http);
     let served = tokio::select! {
+        // The requests first: what else may come hardly ever does.
+        biased;
         served = http.as_mut() => served,
         () = rarely(open.wait_leave()) => {
             if open.may_be_cut() {

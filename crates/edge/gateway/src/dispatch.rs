@@ -20,6 +20,7 @@ use crate::attempt::{Attempt, blame_worker, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::body_deadline;
 use crate::cached_tokens::CachedTokens;
+use crate::client_connection::ClientConnection;
 use crate::drain::Drain;
 use crate::early_lease::EarlyLease;
 use crate::fallback_response::{FallbackResponse, read_rejection};
@@ -42,7 +43,6 @@ use crate::stored_objects;
 use crate::ttft_budget;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::upstream_body::UpstreamBody;
-use crate::write_stall::ResponseDeadline;
 use crate::{Config, DecisionHeaders, headers};
 
 /// If a reused connection fails this soon without a response, the worker had closed it before the request arrived, so
@@ -58,6 +58,7 @@ pub(crate) struct Dispatch {
     method: Method,
     uri: Uri,
     headers: HeaderMap,
+    request_id: HeaderValue,
     intake: Intake,
     received: Micros,
     /// Time by which the response must have ended, if limited.
@@ -88,11 +89,11 @@ async fn read(
     gateway: &Arc<Gateway>,
     config: &Config,
     api: Api,
-    parts: &mut Parts,
+    parts: &Parts,
     body: Incoming,
     tenant: Option<&Tenant>,
 ) -> Result<(Option<EarlyLease>, Intake), GatewayError> {
-    let connection = parts.extensions.remove::<Arc<OpenConnection>>();
+    let connection = ClientConnection::of(&parts.extensions).map(|connection| &connection.open);
     let named = stored_objects::named_object(&parts.method, parts.uri.path());
     let early = match body.is_end_stream() {
         true => Ok(None),
@@ -106,7 +107,7 @@ async fn read(
             return Err(refusal);
         }
     };
-    let arriving = connection.as_ref().map(OpenConnection::begin_body);
+    let arriving = connection.map(OpenConnection::begin_body);
     let received = intake::receive(&parts.method, api, &parts.headers, body, gateway, config, tenant).await;
     if received.is_err() {
         connection.iter().for_each(|connection| connection.refuse());
@@ -133,11 +134,11 @@ impl Dispatch {
         let config = gateway.config();
         let deadline = config.timeouts.total.map(|total| Instant::now() + total);
         let (mut parts, body) = request.into_parts();
-        if let Some(response_deadline) = parts.extensions.get::<ResponseDeadline>() {
-            response_deadline.set(deadline);
+        if let Some(connection) = ClientConnection::of(&parts.extensions) {
+            connection.deadline.set(deadline);
         }
-        let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
-        let (early, mut intake) = read(gateway, &config, api, &mut parts, body, tenant).await?;
+        let drain = ClientConnection::drain_of(&parts.extensions);
+        let (early, mut intake) = read(gateway, &config, api, &parts, body, tenant).await?;
         log.note(|entry| {
             (entry.model, entry.prompt_tokens) =
                 (intake.request.model.clone(), Some(intake.request.prompt_tokens));
@@ -173,6 +174,7 @@ impl Dispatch {
             method: parts.method,
             uri: parts.uri,
             headers: parts.headers,
+            request_id: request_id.clone(),
             intake,
             received,
             deadline,
@@ -222,8 +224,8 @@ impl Dispatch {
     /// Begins an attempt at the chosen worker.
     fn begin_attempt(&mut self, decision: Box<Decision>) -> Result<(Attempt, Arc<Upstream>), GatewayError> {
         self.permit.iter_mut().for_each(Permit::mark_routed);
-        let request_id = self.headers.get(headers::REQUEST_ID);
         let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
+        let request_id = Some(&self.request_id);
         let mut attempt =
             Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
         attempt.set_ttft_due(self.ttft_budget.map(|budget| budget.due));
@@ -359,8 +361,8 @@ impl Dispatch {
     }
 
     fn route(&self) -> Result<Box<Decision>, GatewayError> {
-        let request_id = self.headers.get(headers::REQUEST_ID);
         let excluded = self.excluded_workers()?;
+        let request_id = Some(&self.request_id);
         let decision = routing::route(&self.gateway, &self.intake.request, &excluded, request_id)?;
         if let Some(budget) = self.ttft_budget {
             let expected_ttft = routing::expected_ttft_of(&decision);
@@ -445,9 +447,7 @@ impl Dispatch {
         // Only the last attempt could move the headers, and which attempt is the last is not known yet.
         *request.headers_mut() = self.headers.clone();
         headers::address_to(request.headers_mut(), &upstream.target.host_header, upstream.rank());
-        if let Some(id) = self.headers.get(headers::REQUEST_ID) {
-            request.headers_mut().insert(headers::REQUEST_ID, headers::worker_request_id(id));
-        }
+        request.headers_mut().insert(headers::REQUEST_ID, headers::worker_request_id(&self.request_id));
         request
     }
 

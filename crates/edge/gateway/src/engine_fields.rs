@@ -133,7 +133,10 @@ pub const ENGINE_FIELDS: [EngineField; 44] = [
 
 /// The row of a field's name.
 pub(crate) fn position(name: &[u8]) -> Option<usize> {
+    // Most fields of most requests are none of these, and their first letters show that.
+    let first = name.first()?;
     ENGINE_FIELDS.iter().position(|field| match field.name.as_bytes() {
+        [letter, ..] if letter != first => false,
         [start @ .., b'*'] => name.starts_with(start),
         whole => name == whole,
     })

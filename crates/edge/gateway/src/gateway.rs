@@ -280,11 +280,10 @@ impl Gateway {
     /// Admits the next waiting request if there is room, and returns whether there was one. Every request that ends does
     /// the same. Call it periodically to use workers that joined or recovered.
     pub fn admit_next(&self) -> bool {
-        let config = self.config();
         let has_room = |waiter: &Waiter| {
             let inspect = self.router.inspect();
             let vacancy = inspect.vacancy(waiter.model.as_deref(), waiter.usable(inspect.joins()));
-            config.admission.may_wake(vacancy)
+            self.config().admission.may_wake(vacancy)
         };
         self.admission_gate.admit_next(has_room, || self.now())
     }

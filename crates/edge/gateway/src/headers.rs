@@ -17,21 +17,29 @@ pub(crate) const CREDENTIALS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderNa
 /// Longer request ids are replaced, because request ids go into logs and response headers.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Hop-by-hop headers, which apply to one connection and must not be forwarded (RFC 9110, 7.6.1).
-const HOP_BY_HOP: [HeaderName; 9] = [
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
+/// Whether a header applies to one connection and must not be forwarded (RFC 9110, 7.6.1).
+fn is_hop_by_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+            | "keep-alive"
+            | "proxy-connection"
+    )
+}
 
 /// Removes hop-by-hop headers, including those named in `Connection`.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    strip_hop_by_hop_and(headers, |_| false);
+}
+
+/// Removes hop-by-hop headers, including those named in `Connection`, and others.
+fn strip_hop_by_hop_and(headers: &mut HeaderMap, is_removed: impl Fn(&str) -> bool) {
     if headers.contains_key(header::CONNECTION) {
         // Split as bytes: one invalid byte in the list must not protect the other names.
         let values = headers.get_all(header::CONNECTION).into_iter().map(HeaderValue::as_bytes);
@@ -39,39 +47,38 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
         let names: Vec<HeaderName> = names.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
         names.iter().for_each(|name| _ = headers.remove(name));
     }
-    remove_all(headers, |name| HOP_BY_HOP.contains(name));
-}
-
-/// Removes the headers with such names. One pass over the few headers of a request is cheaper than a lookup of each name
-/// that it could have.
-fn remove_all(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
-    let removed: Vec<HeaderName> = headers.keys().filter(|name| is_removed(name)).cloned().collect();
+    // One pass over the few headers of a request is cheaper than a lookup of each name that it could have.
+    let is_one = |name: &&HeaderName| is_hop_by_hop(name.as_str()) || is_removed(name.as_str());
+    let removed: Vec<HeaderName> = headers.keys().filter(is_one).cloned().collect();
     removed.iter().for_each(|name| _ = headers.remove(name));
 }
 
-/// Headers by which other gateways, and engines behind them, choose workers.
-const STEERING: [&str; 12] = [
-    "x-data-parallel-host-port",
-    "x-decode-instance-id",
-    "x-dp-rank",
-    "x-encoder-hosts-ports",
-    "x-gateway-destination-endpoint",
-    "x-prefill-instance-id",
-    "x-prefiller-host-port",
-    "x-prefiller-url",
-    "x-smg-routing-key",
-    "x-smg-target-worker",
-    "x-worker-id",
-    "x-worker-instance-id",
-];
+/// Whether other gateways, or engines behind them, choose workers by this header.
+fn is_steering(name: &str) -> bool {
+    matches!(
+        name,
+        "x-data-parallel-host-port"
+            | "x-decode-instance-id"
+            | "x-dp-rank"
+            | "x-encoder-hosts-ports"
+            | "x-gateway-destination-endpoint"
+            | "x-prefill-instance-id"
+            | "x-prefiller-host-port"
+            | "x-prefiller-url"
+            | "x-smg-routing-key"
+            | "x-smg-target-worker"
+            | "x-worker-id"
+            | "x-worker-instance-id"
+    )
+}
 
 /// The headers by which a client would steer engines or the router. The destination that a picker sets is not one of them.
 pub(crate) fn steering(headers: &HeaderMap) -> Vec<HeaderName> {
-    let is_steering = |name: &&HeaderName| {
+    let steers = |name: &&HeaderName| {
         let is_ours = name.as_str().starts_with("x-warmroute-");
-        is_ours || (STEERING.contains(&name.as_str()) && *name != "x-gateway-destination-endpoint")
+        is_ours || (is_steering(name.as_str()) && *name != "x-gateway-destination-endpoint")
     };
-    headers.keys().filter(is_steering).cloned().collect()
+    headers.keys().filter(steers).cloned().collect()
 }
 
 /// Whether a client could forge this header: ours, that of a proxy in front of us, or one that chooses workers.
@@ -80,7 +87,7 @@ fn is_spoofable(name: &str, forwarded: Forwarded) -> bool {
         name.starts_with("x-forwarded-") || matches!(name, "forwarded" | "x-real-ip" | "true-client-ip")
     };
     name.starts_with("x-warmroute-")
-        || STEERING.contains(&name)
+        || is_steering(name)
         || (forwarded == Forwarded::Drop && is_forwarded(name))
 }
 
@@ -108,15 +115,14 @@ pub(crate) fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 fn new_request_id() -> HeaderValue {
-    HeaderValue::from_bytes(&[hex_digits(), hex_digits()].concat())
-        .expect("hex digits are a valid header value")
+    HeaderValue::try_from([hex_digits(), hex_digits()].concat()).expect("hex digits are a valid header value")
 }
 
 /// The id under which one attempt of a request runs in a worker: the request's, and digits that no client knows. vLLM names
 /// requests by this header, so an id that a client chose could meet, or end, another request with that id, also an
 /// earlier attempt of the same one.
 pub(crate) fn worker_request_id(request_id: &HeaderValue) -> HeaderValue {
-    HeaderValue::from_bytes(&[request_id.as_bytes(), b"-", &hex_digits()].concat())
+    HeaderValue::try_from([request_id.as_bytes(), b"-", &hex_digits()].concat())
         .expect("a header value and hex digits are a valid header value")
 }
 
@@ -133,13 +139,12 @@ pub(crate) fn towards_worker(
     request_id: &HeaderValue,
     forwarded: Forwarded,
 ) {
-    strip_hop_by_hop(headers);
-    remove_all(headers, |name| {
+    strip_hop_by_hop_and(headers, |name| match name {
         // hyper sets the length of the body that is actually sent.
-        [header::CONTENT_LENGTH, header::EXPECT, DATA_PARALLEL_RANK].contains(name)
-            // The gateway reads these responses and may have to append an error, so they must not be compressed.
-            || (api != Api::Other && *name == header::ACCEPT_ENCODING)
-            || is_spoofable(name.as_str(), forwarded)
+        "content-length" | "expect" => true,
+        // The gateway reads these responses and may have to append an error, so they must not be compressed.
+        "accept-encoding" => api != Api::Other,
+        name => *name == DATA_PARALLEL_RANK || is_spoofable(name, forwarded),
     });
     headers.insert(REQUEST_ID, request_id.clone());
 }

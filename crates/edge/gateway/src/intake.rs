@@ -284,14 +284,20 @@ fn model_in_form(head: &[u8]) -> Option<String> {
 /// Whether the body is read as a whole. Known APIs always send JSON; other POSTs do unless they declare an upload. (curl
 /// declares every body to be a form of one line. Such a form is read as well, with any method.)
 pub(crate) fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
+    match api {
+        Api::Other => {
+            method == Method::POST && !declares_upload(headers) || form_fields::is_urlencoded(headers)
+        }
+        _ => method == Method::POST,
+    }
+}
+
+/// Whether the content type says that the body is an upload.
+fn declares_upload(headers: &HeaderMap) -> bool {
     const UPLOADS: [&str; 5] = ["multipart/", "application/octet-stream", "audio/", "image/", "video/"];
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.to_ascii_lowercase();
-    let is_upload = UPLOADS.iter().any(|upload| kind.starts_with(upload));
-    match api {
-        Api::Other => method == Method::POST && !is_upload || form_fields::is_urlencoded(headers),
-        _ => method == Method::POST,
-    }
+    UPLOADS.iter().any(|upload| kind.starts_with(upload))
 }
 
 /// Reads a body of at most `limit` bytes within the memory budget. `start` has been read already.

@@ -30,6 +30,7 @@ mod busy_body;
 mod cache_counts;
 mod cache_salt;
 mod cached_tokens;
+mod client_connection;
 mod client_path;
 mod clock;
 mod config;

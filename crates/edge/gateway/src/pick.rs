@@ -19,6 +19,7 @@ use crate::framing::Framing;
 use crate::gateway::Gateway;
 use crate::headers;
 use crate::permit::Permit;
+use crate::response_content::Follows;
 use crate::response_watch::ResponseWatch;
 use crate::status_class::StatusClass;
 use crate::tenant_tokens::PartialTokens;
@@ -210,7 +211,7 @@ impl Pick {
     /// Reads a chunk of the response.
     pub fn read_chunk(&mut self, chunk: &[u8]) {
         if let Some(watch) = &mut self.watch {
-            watch.observe(chunk);
+            watch.observe(chunk, Follows::More);
         }
     }
 

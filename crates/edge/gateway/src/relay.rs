@@ -24,7 +24,7 @@ use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::idle_timeout::IdleTimeout;
 use crate::permit::Permit;
-use crate::response_content::ChunkKind;
+use crate::response_content::{ChunkKind, Follows};
 use crate::response_watch::ResponseWatch;
 use crate::status_class::StatusClass;
 use crate::stream_end::StreamEnd;
@@ -367,7 +367,8 @@ impl OpenResponse {
 
     /// Inspects a chunk. Returns what the client gets of it.
     fn inspect(&mut self, chunk: Bytes) -> Bytes {
-        let kind = self.watch.observe(&chunk);
+        let follows = if self.response.is_over() { Follows::Nothing } else { Follows::More };
+        let kind = self.watch.observe(&chunk, follows);
         if self.usage_filter.is_none() && self.cached_filter.is_none() {
             return chunk;
         }

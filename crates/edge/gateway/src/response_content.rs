@@ -16,6 +16,14 @@ pub(crate) struct ResponseContent {
     text_events: Option<TextEvents>,
 }
 
+/// What follows a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follows {
+    More,
+    /// The response has ended.
+    Nothing,
+}
+
 /// What a chunk consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkKind {
@@ -42,6 +50,11 @@ impl ResponseContent {
 
     /// Reads a chunk.
     pub(crate) fn observe(&mut self, chunk: &[u8]) -> ChunkKind {
+        self.read(chunk, Follows::More)
+    }
+
+    /// Reads a chunk that more may follow, or the last one.
+    pub(crate) fn read(&mut self, chunk: &[u8], follows: Follows) -> ChunkKind {
         let text_events = self.text_events.as_mut().filter(|_| self.usage.is_between_events());
         if let Some(events) = text_events.and_then(|text_events| text_events.recognize(chunk)) {
             self.usage.add_recognized(chunk, events.count);
@@ -52,11 +65,17 @@ impl ResponseContent {
             return ChunkKind::TextEvents;
         }
         self.usage.observe(chunk);
-        if self.counts_text {
+        if self.counts_text && !self.is_counted(follows) {
             self.usage.observe_text(chunk);
         }
         self.state.iter_mut().for_each(|state| state.observe(chunk));
         self.text_events.iter_mut().for_each(|text_events| text_events.learn(chunk));
         ChunkKind::Other
+    }
+
+    /// Whether the response is a document that has ended with a usage: its text then counts for nothing. A document that may
+    /// still break off counts by its text, because a field that the client chose may look like a usage.
+    fn is_counted(&self, follows: Follows) -> bool {
+        follows == Follows::Nothing && self.text_events.is_none() && self.usage.read().is_some()
     }
 }

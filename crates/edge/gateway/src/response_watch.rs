@@ -11,7 +11,7 @@ use crate::framing::Framing;
 use crate::id_watch::IdWatch;
 use crate::meta_info::{Counting, MetaInfoWatch};
 use crate::permit::Permit;
-use crate::response_content::{ChunkKind, ResponseContent};
+use crate::response_content::{ChunkKind, Follows, ResponseContent};
 use crate::status_class::StatusClass;
 use crate::stored_reference::StoredCall;
 use crate::stream_end::StreamEnd;
@@ -79,7 +79,7 @@ impl ResponseWatch {
     }
 
     /// Reads a chunk.
-    pub(crate) fn observe(&mut self, chunk: &[u8]) -> ChunkKind {
+    pub(crate) fn observe(&mut self, chunk: &[u8], follows: Follows) -> ChunkKind {
         if self.first_token.as_mut().is_some_and(|first_token| first_token.is_in(chunk)) {
             self.first_token = None;
             self.attempt.mark_first_token();
@@ -88,7 +88,7 @@ impl ResponseWatch {
             self.stored_id = None;
             self.stored = self.attempt.note_stored(&id);
         }
-        let kind = self.content.observe(chunk);
+        let kind = self.content.read(chunk, follows);
         let (charges, streamed) = (self.attempt.named_object().is_none(), self.streamed_tokens());
         if let Some(permit) = self.permit.as_mut().filter(|_| charges) {
             permit.charge_streamed(streamed);

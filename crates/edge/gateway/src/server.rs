@@ -10,6 +10,7 @@ use warmroute_wire::{Acceptor, percent_decoded};
 
 use crate::admin::ClientWorkerApi;
 use crate::body_deadline;
+use crate::client_connection::ClientConnection;
 use crate::client_path::is_client_path;
 use crate::connection::accept;
 use crate::dispatch::Dispatch;
@@ -18,7 +19,6 @@ use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::keys::Tenant;
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
-use crate::open_connections::OpenConnection;
 use crate::request_log::{RequestLog, text_of};
 use crate::response_body::ResponseBody;
 use crate::{headers, models};
@@ -52,7 +52,7 @@ async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Respo
     let request_id = headers::request_id(request.headers());
     let path = request.uri().path();
     let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
-    let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
+    let drain = ClientConnection::drain_of(request.extensions());
     let log = RequestLog::open(gateway, &mut request, &request_id);
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
     let responding = Box::pin(async {
@@ -204,19 +204,29 @@ async fn answer_worker_api(
 
 /// Refuses heads that another server might read differently. hyper has refused the worse ones.
 fn check_framing(request: &Request<()>) -> Result<(), GatewayError> {
-    let headers = request.headers();
-    let count = |name: http::HeaderName| headers.get_all(name).iter().count();
-    let hosts = count(header::HOST);
+    let (mut hosts, mut lengths, mut codings) = (0, 0, 0);
+    let (mut has_list, mut is_chunked) = (false, true);
+    for (name, value) in request.headers() {
+        match name.as_str() {
+            "host" => hosts += 1,
+            "content-length" => {
+                lengths += 1;
+                has_list |= value.as_bytes().contains(&b',');
+            }
+            "transfer-encoding" => {
+                codings += 1;
+                is_chunked &= value.as_bytes().eq_ignore_ascii_case(b"chunked");
+            }
+            _ => {}
+        }
+    }
     if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
         return Err(GatewayError::AmbiguousHead("send exactly one Host header"));
     }
-    let is_list = |length: &http::HeaderValue| length.as_bytes().contains(&b',');
-    if count(header::CONTENT_LENGTH) > 1 || headers.get(header::CONTENT_LENGTH).is_some_and(is_list) {
+    if lengths > 1 || has_list {
         return Err(GatewayError::AmbiguousHead("send exactly one Content-Length header"));
     }
-    let is_chunked = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
-    if count(header::TRANSFER_ENCODING) > 1 || !headers.get(header::TRANSFER_ENCODING).is_none_or(is_chunked)
-    {
+    if codings > 1 || !is_chunked {
         return Err(GatewayError::AmbiguousHead("the only supported Transfer-Encoding is chunked"));
     }
     Ok(())
@@ -231,8 +241,8 @@ fn asks_for_websocket(headers: &http::HeaderMap) -> bool {
 
 /// Notes that the connection has sent a request that was accepted, with this tenant's key.
 fn accept_connection<B>(request: &Request<B>, tenant: Option<&Tenant>) {
-    if let Some(connection) = request.extensions().get::<Arc<OpenConnection>>() {
-        connection.accept(tenant.map_or(0, |tenant| tenant.owner));
+    if let Some(connection) = ClientConnection::of(request.extensions()) {
+        connection.open.accept(tenant.map_or(0, |tenant| tenant.owner));
     }
 }
 

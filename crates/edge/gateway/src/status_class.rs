@@ -33,11 +33,11 @@ pub(crate) enum StatusClass {
 
 impl StatusClass {
     pub(crate) fn of(status: StatusCode, headers: &HeaderMap) -> StatusClass {
-        let pause = retry_after(headers, PAUSE_FOR_DATE).map(|pause| Micros::from(pause.min(PAUSE_MAX)));
-        match (status.as_u16(), pause) {
-            (429 | 503, Some(pause)) => StatusClass::Backpressure { pause },
-            (500, _) => StatusClass::ServerError,
-            (502..=504, _) => StatusClass::WorkerFailure,
+        let pause = || retry_after(headers, PAUSE_FOR_DATE).map(|pause| Micros::from(pause.min(PAUSE_MAX)));
+        match status.as_u16() {
+            429 | 503 if let Some(pause) = pause() => StatusClass::Backpressure { pause },
+            500 => StatusClass::ServerError,
+            502..=504 => StatusClass::WorkerFailure,
             _ => StatusClass::Normal,
         }
     }

@@ -86,8 +86,10 @@ pub(crate) async fn settle(
         request.stored.references.clear();
         request.stored.item = None;
     }
-    let has_items = path.contains("responses") || path.contains("conversations");
-    if let (Some(id), Some(_), true) = (&request.stored.item, tenant, has_items) {
+    let has_items = |path: &str| path.contains("responses") || path.contains("conversations");
+    if let (Some(id), Some(_)) = (&request.stored.item, tenant)
+        && has_items(path)
+    {
         let (kind, id) = (StoredKind::Item, id.clone());
         return Err(GatewayError::StoredNotFound(StoredReference { kind, id }));
     }

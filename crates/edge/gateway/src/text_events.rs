@@ -9,9 +9,6 @@
 //! Most events of most streams are like that. Two of them are read in full. In those that follow, start and end tell nothing
 //! new: the events are counted, and the tokens of their text.
 
-use std::sync::LazyLock;
-
-use memchr::memmem::FinderRev;
 use serde::de::IgnoredAny;
 
 use crate::streamed_text::{Part, Place, StreamedText, TextTokens};
@@ -19,8 +16,6 @@ use crate::usage::{may_be_injected_usage, may_report_usage};
 
 /// Between two events.
 const BOUNDARY: &[u8] = b"\n\n";
-
-static BOUNDARY_FINDER: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(BOUNDARY));
 
 /// Longer events are not compared.
 const COMPARED_BYTES_MAX: usize = 2_048;
@@ -89,7 +84,7 @@ impl TextEvents {
             return;
         }
         let before_boundary = chunk.strip_suffix(BOUNDARY);
-        let event = before_boundary.and_then(|before| match BOUNDARY_FINDER.rfind(before) {
+        let event = before_boundary.and_then(|before| match last_boundary(before) {
             Some(at) => Some(&chunk[at + BOUNDARY.len()..]),
             None => Some(chunk).filter(|_| !was_within_event),
         });
@@ -139,6 +134,12 @@ impl EventShape {
         let text = memchr::memchr3(b'"', b'\\', b'\n', from_text)?;
         Some((&from_text[..text], from_text[text..].strip_prefix(&*self.end)?))
     }
+}
+
+/// The place of the last boundary. Events have few line breaks, so each one is looked at.
+fn last_boundary(bytes: &[u8]) -> Option<usize> {
+    let mut ends = memchr::memrchr_iter(b'\n', bytes).filter(|end| bytes[..*end].ends_with(b"\n"));
+    ends.next().map(|end| end - 1)
 }
 
 /// Whether the event consists of one line with an object, and perhaps its name before it. Readers of text would take a string

@@ -30,10 +30,13 @@ pub(crate) fn ttft_budget(
     of_key: Option<Micros>,
     usual: Micros,
 ) -> Result<Option<Micros>, GatewayError> {
-    let mut budgets =
-        headers.get_all(HEADER).iter().map(read).collect::<Result<Vec<Micros>, GatewayError>>()?;
-    budgets.push(of_key.unwrap_or(usual));
-    Ok(budgets.into_iter().filter(|budget| *budget > Micros::ZERO).min())
+    let unlimited = |budget: Micros| if budget > Micros::ZERO { Some(budget) } else { None };
+    let mut shortest = unlimited(of_key.unwrap_or(usual));
+    for budget in headers.get_all(&HEADER) {
+        let budget = unlimited(read(budget)?);
+        shortest = shortest.into_iter().chain(budget).min();
+    }
+    Ok(shortest)
 }
 
 /// Refuses a request whose first token is expected too late.

@@ -7,8 +7,9 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use memchr::memmem::{self, Finder};
-use serde_json::{Map, Value};
+use memchr::memmem::Finder;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
 use warmroute_types::Usage;
 
 use crate::event_splitter::EventSplitter;
@@ -254,7 +255,7 @@ fn parse(after_key: &[u8]) -> Parsed {
         Some(_) => return Parsed::Other,
     }
     // More bytes follow the object, so only the first value is read.
-    let mut objects = serde_json::Deserializer::from_slice(value).into_iter::<Map<String, Value>>();
+    let mut objects = serde_json::Deserializer::from_slice(value).into_iter::<UsageFields>();
     match objects.next() {
         // The bound applies to the object, so that it does not depend on how reads split the response.
         Some(Ok(usage)) if objects.byte_offset() <= USAGE_BYTES_MAX / 2 => {
@@ -268,23 +269,21 @@ fn parse(after_key: &[u8]) -> Parsed {
 impl RawUsage {
     /// Reads a usage. Where an engine gives a number under two names, the larger one counts, and what it leaves out follows
     /// from the total.
-    fn of(usage: &Map<String, Value>) -> RawUsage {
-        let count = |name: &str| usage.get(name).and_then(count_of);
-        let details = ["prompt_tokens_details", "input_tokens_details"];
-        let cached = details.into_iter().find_map(|name| count_of(usage.get(name)?.get("cached_tokens")?));
+    fn of(usage: &UsageFields) -> RawUsage {
+        let cached = usage.cached_of_prompt.or(usage.cached_of_input);
         // Anthropic's `input_tokens` excludes tokens read from the cache and tokens written to it.
-        let beside = ["cache_read_input_tokens", "cache_creation_input_tokens"];
-        let beside = beside.into_iter().filter_map(count).fold(0, u32::saturating_add);
-        let input = count("input_tokens").map(|input| input.saturating_add(beside));
-        let prompt = count("prompt_tokens").max(input);
-        let output = count("completion_tokens").max(count("output_tokens"));
-        let total = count("total_tokens");
+        let beside = [usage.cache_read, usage.cache_creation];
+        let beside = beside.into_iter().flatten().fold(0, u32::saturating_add);
+        let input = usage.input.map(|input| input.saturating_add(beside));
+        let prompt = usage.prompt.max(input);
+        let output = usage.completion.max(usage.output);
+        let total = usage.total;
         let rest = |known: Option<u32>| Some(total?.saturating_sub(known?));
         RawUsage {
             prompt_tokens: prompt.or_else(|| rest(output)),
             output_tokens: output.or_else(|| rest(prompt)),
             total_tokens: total,
-            cached_tokens: cached.or_else(|| count("cache_read_input_tokens")),
+            cached_tokens: cached.or(usage.cache_read),
         }
     }
 
@@ -296,6 +295,88 @@ impl RawUsage {
             cached_tokens: self.cached_tokens,
         })
     }
+}
+
+/// The fields of a usage that count. Of a repeated field the last one counts, and what is no number of tokens is left out.
+#[derive(Debug, Default)]
+struct UsageFields {
+    prompt: Option<u32>,
+    completion: Option<u32>,
+    total: Option<u32>,
+    input: Option<u32>,
+    output: Option<u32>,
+    cache_read: Option<u32>,
+    cache_creation: Option<u32>,
+    cached_of_prompt: Option<u32>,
+    cached_of_input: Option<u32>,
+}
+
+/// The names of these fields.
+#[derive(serde::Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum UsageName {
+    PromptTokens,
+    CompletionTokens,
+    TotalTokens,
+    InputTokens,
+    OutputTokens,
+    CacheReadInputTokens,
+    CacheCreationInputTokens,
+    PromptTokensDetails,
+    InputTokensDetails,
+    #[serde(other)]
+    Other,
+}
+
+impl<'de> Deserialize<'de> for UsageFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<UsageFields, D::Error> {
+        deserializer.deserialize_map(UsageVisitor)
+    }
+}
+
+/// Reads a usage field by field, without a map of all of them.
+struct UsageVisitor;
+
+impl<'de> Visitor<'de> for UsageVisitor {
+    type Value = UsageFields;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a usage")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<UsageFields, A::Error> {
+        let mut usage = UsageFields::default();
+        while let Some(name) = fields.next_key()? {
+            let count = match name {
+                UsageName::PromptTokens => &mut usage.prompt,
+                UsageName::CompletionTokens => &mut usage.completion,
+                UsageName::TotalTokens => &mut usage.total,
+                UsageName::InputTokens => &mut usage.input,
+                UsageName::OutputTokens => &mut usage.output,
+                UsageName::CacheReadInputTokens => &mut usage.cache_read,
+                UsageName::CacheCreationInputTokens => &mut usage.cache_creation,
+                UsageName::PromptTokensDetails => {
+                    usage.cached_of_prompt = cached_of(&fields.next_value()?);
+                    continue;
+                }
+                UsageName::InputTokensDetails => {
+                    usage.cached_of_input = cached_of(&fields.next_value()?);
+                    continue;
+                }
+                UsageName::Other => {
+                    fields.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            *count = count_of(&fields.next_value()?);
+        }
+        Ok(usage)
+    }
+}
+
+/// The cached tokens in the details of a usage.
+fn cached_of(details: &Value) -> Option<u32> {
+    count_of(details.get("cached_tokens")?)
 }
 
 /// A number of tokens. Some engines write `99.0`.
@@ -358,7 +439,8 @@ fn ends_an_event(chunk: &[u8]) -> bool {
 
 /// Whether the event reports usage. `"usage":null` does not count.
 fn carries_usage(event: &[u8]) -> bool {
-    [&b"\"usage\":{"[..], b"\"usage\": {"].iter().any(|key| memmem::find(event, key).is_some())
+    let is_object = |after_key: &[u8]| after_key.starts_with(b":{") || after_key.starts_with(b": {");
+    KEY_FINDER.find_iter(event).any(|at| is_object(&event[at + KEY.len()..]))
 }
 
 /// Whether something in the event may be read as a usage.

@@ -26,13 +26,13 @@ use warmroute_wire::Acceptor;
 use crate::Token;
 use crate::body_budget::BodyMemory;
 use crate::body_deadline::BodyDeadline;
+use crate::client_connection::ClientConnection;
 use crate::connection::accept;
 use crate::console::{self, AdminBody};
 use crate::drain::{Drain, Serving};
 use crate::gateway::Gateway;
 use crate::intake::buffer;
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
-use crate::open_connections::OpenConnection;
 use crate::peers_page::peers_page;
 
 pub use access::Reach;
@@ -141,12 +141,11 @@ impl Admin {
         let (parts, body) = request.into_parts();
         let token = self.configuration.admin_token();
         access::authorize(token.as_ref(), self.reach, &parts.method, parts.uri.path(), &parts.headers)?;
-        if let Some(connection) = parts.extensions.get::<Arc<OpenConnection>>() {
-            connection.accept(0);
+        if let Some(connection) = ClientConnection::of(&parts.extensions) {
+            connection.open.accept(0);
         }
         if (&parts.method, parts.uri.path()) == (&Method::GET, "/ui/stream") {
-            let drain = parts.extensions.get::<Drain>().cloned().unwrap_or_default();
-            return ui::stream(&self.gateway, &drain);
+            return ui::stream(&self.gateway, &ClientConnection::drain_of(&parts.extensions));
         }
         let page = self.page(&parts, body, token.as_ref()).await?;
         Ok(page.map(AdminBody::Whole))

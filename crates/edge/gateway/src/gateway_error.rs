@@ -95,7 +95,11 @@ pub(crate) enum GatewayError {
         time_text(*expected), time_text(*budget), time_text(*accepted)
     )]
     TtftBudget { expected: Micros, accepted: Micros, budget: Micros, retry_after_s: u32 },
-    #[error("Its turn in the admission queue would come after {} s, too late; try again in {retry_after_s} s", seconds(*wait))]
+    #[error(
+        "The predicted wait in the admission queue is {} s, longer than the time budget; try again in {retry_after_s} s, \
+         or with a larger budget",
+        seconds(*wait)
+    )]
     QueueTooLate { wait: Micros, retry_after_s: u32 },
     #[error(
         "Dropped from the admission queue for requests of higher priority; try again in {retry_after_s} s"

@@ -108,8 +108,10 @@ impl EngineCheck {
         let cards = match self.engine.cards().await {
             Ok(cards) if !cards.is_empty() => cards,
             Ok(_) => {
-                return self
-                    .add(Finding::trouble("the engine lists no model", "check GET /v1/models of the engine"));
+                return self.add(Finding::trouble(
+                    "the engine lists no model",
+                    "check GET /v1/models of the engine",
+                ));
             }
             Err(error) => {
                 let remedy = models_remedy(&error, plan);

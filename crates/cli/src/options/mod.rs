@@ -21,17 +21,19 @@ use warmroute_discovery::WorkerEntry;
 
 pub use environment::{check_environment, is_service_link};
 pub use file::{most_similar, parse, read_file, without_types};
+pub use groups::{
+    Admission, Cache, Discovery, Events, Health, Picker, Recording, Requests, Routing, Security, Server,
+    Sharing, Timeouts, Tracing,
+};
 pub use model_entry::ModelEntry;
 pub use quantity::OnOff;
-pub use settings::{Settings, bounded};
+pub use settings::{Settings, TlsSettings, bounded};
 pub use warmroute_share::Secret;
 pub use written::Written;
 
 /// Defines all options from their groups. A table of the file has the name of the field.
 macro_rules! options {
     ($( $(#[$about:meta])* $table:ident: $group:ident, )*) => {
-        pub use groups::{$($group),*};
-
         /// All options.
         #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields, rename_all = "kebab-case", expecting = "a table of options")]

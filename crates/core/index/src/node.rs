@@ -57,7 +57,7 @@ pub(crate) struct Node {
 pub(crate) struct NodeMeta {
     /// The shared name of each span; empty where spans have no names.
     pub names: Vec<u64>,
-    /// Which of `names` are in the shared name table. A span has a shared name only while a worker holds it.
+    /// Which of `names` are in the shared name table. A span has a shared name only while a holder holds it.
     pub named: u64,
     pub parent: Option<NodePtr>,
     pub children: u32,

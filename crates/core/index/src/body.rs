@@ -67,6 +67,10 @@ pub(crate) struct Plan<'a> {
     pub entries: &'a [(HolderPosition, u64)],
 }
 
+/// A body that no node has yet. Only [`Plan::build`] makes one; a node takes it over, or it is freed when it is dropped.
+#[must_use]
+pub(crate) struct NewBody(NonNull<Head>);
+
 /// A view of a body. It is as valid as the borrow of the node it came from.
 #[derive(Clone, Copy)]
 pub(crate) struct Body<'a> {
@@ -117,8 +121,8 @@ pub(crate) fn ones(count: usize) -> u64 {
 }
 
 impl Plan<'_> {
-    /// Allocates the body. The caller owns it and frees it with [`free`].
-    pub fn build(&self) -> NonNull<Head> {
+    /// Allocates the body.
+    pub fn build(&self) -> NewBody {
         debug_assert!(self.digests.len() <= self.cap && self.cap <= SPANS_MAX);
         let sizes = if matches!(self.sizes, Sizes::Ragged(_)) { self.cap } else { 0 };
         let at = Offsets::new(self.cap, self.words.len(), self.entries.len(), sizes);
@@ -139,7 +143,7 @@ impl Plan<'_> {
             base.cast::<Head>().write(head);
             self.fill(base.as_ptr(), &at);
         }
-        base.cast()
+        NewBody(base.cast())
     }
 
     /// Writes the arrays. The part of digests and sizes beyond `len` stays uninitialized and is never read.
@@ -162,10 +166,26 @@ impl Plan<'_> {
     }
 }
 
+impl NewBody {
+    /// The address of the body, which the caller owns from now on and frees with [`free`].
+    pub fn into_raw(self) -> *mut Head {
+        let head = self.0.as_ptr();
+        std::mem::forget(self);
+        head
+    }
+}
+
+impl Drop for NewBody {
+    fn drop(&mut self) {
+        // SAFETY: `Plan::build` made it, no node has it, and no view of it exists.
+        unsafe { free(self.0) };
+    }
+}
+
 /// Frees a body.
 ///
 /// # Safety
-/// `head` came from [`Plan::build`], was not freed before, and no view of it is used any more.
+/// `head` came from [`NewBody::into_raw`], was not freed before, and no view of it is used any more.
 pub(crate) unsafe fn free(head: NonNull<Head>) {
     // SAFETY: the head is alive until the `dealloc`, and the layout is the one it was allocated with.
     unsafe {
@@ -176,7 +196,7 @@ pub(crate) unsafe fn free(head: NonNull<Head>) {
 
 impl<'a> Body<'a> {
     /// # Safety
-    /// `head` came from [`Plan::build`] and is not freed while `'a` lasts.
+    /// `head` came from [`NewBody::into_raw`] and is not freed while `'a` lasts.
     #[inline]
     pub unsafe fn new(head: NonNull<Head>) -> Body<'a> {
         Body { head, borrow: PhantomData }
@@ -310,9 +330,9 @@ mod tests {
             words: &[(3, 0b101)],
             entries: &[(HolderPosition(9), 0b01), (HolderPosition(4095), 0b11)],
         };
-        let head = plan.build();
-        // SAFETY: just built, freed below, one thread.
-        let body = unsafe { Body::new(head) };
+        let new = plan.build();
+        // SAFETY: `new` outlives the view; one thread.
+        let body = unsafe { Body::new(new.0) };
         assert_eq!(body.digests(body.len()), [11, 22]);
         assert_eq!(body.reach(Reach::default(), 2), Reach { spans: 2, bytes: 12, tokens: 3 });
         assert_eq!(body.words().map(|(i, w)| (i, w.load(Ordering::Relaxed))).collect::<Vec<_>>(), [(3, 5)]);
@@ -322,22 +342,18 @@ mod tests {
         unsafe { body.push(33, Size(1 << 12)) };
         assert_eq!(body.digests(3), [11, 22, 33]);
         assert_eq!(body.size(2).bytes(), 1);
-        // SAFETY: no view is used after this.
-        unsafe { free(head) };
     }
 
     #[test]
     fn even_bodies_store_no_sizes() {
         let size = Size(64 << 12 | 16);
         let even = Plan { cap: 64, digests: &[1], sizes: Sizes::Even(size), words: &[], entries: &[] };
-        let head = even.build();
-        // SAFETY: just built, freed below, one thread.
-        let body = unsafe { Body::new(head) };
+        let new = even.build();
+        // SAFETY: `new` outlives the view; one thread.
+        let body = unsafe { Body::new(new.0) };
         assert_eq!(body.allocated(), size_of::<Head>() + 64 * 8);
         assert!(body.has_room_for(size) && !body.has_room_for(Size(63 << 12 | 16)));
         assert_eq!(body.reach(Reach::default(), 1).tokens, 16);
-        // SAFETY: no view is used after this.
-        unsafe { free(head) };
     }
 
     #[test]

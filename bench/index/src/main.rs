@@ -160,7 +160,7 @@ fn parts() {
             shape.label,
             each(stats.bytes.tree),
             each(stats.bytes.names),
-            each(stats.bytes.worker_names),
+            each(stats.bytes.holder_names),
             each(stats.bytes.total()),
             stats.spans as f64 / stats.nodes as f64,
         );

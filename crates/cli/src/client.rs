@@ -30,7 +30,7 @@ pub struct Served {
     pub e2e: Duration,
     /// The worker that answered, if the gateway names it.
     pub worker: String,
-    /// The answer's text, if requested.
+    /// Token counts, if the engine reports them.
     pub usage: Option<Usage>,
 }
 

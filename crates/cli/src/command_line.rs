@@ -1,15 +1,45 @@
 //! Parses the command line, and keeps where each option was written, so that errors name what the user wrote.
+//!
+//! The help of an option ends with its default, which is that of the part's setting.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
 use crate::args::Cli;
-use crate::options::{OnOff, Written, is_service_link};
+use crate::options::{OnOff, Options, Written, is_service_link};
 
 /// The subcommands that take the options of `serve`.
 const WITH_OPTIONS: [&str; 3] = ["serve", "check", "doctor"];
+
+/// The command, with defaults in the help of its options.
+pub fn command() -> Command {
+    let defaults = Options::shown_defaults();
+    mut_options(Cli::command(), |arg| show_default(arg, &defaults))
+}
+
+/// Changes the options of all subcommands that take them.
+fn mut_options(command: Command, mut change: impl FnMut(Arg) -> Arg) -> Command {
+    command.mut_subcommands(|subcommand| match WITH_OPTIONS.contains(&subcommand.get_name()) {
+        true => subcommand.mut_args(&mut change),
+        false => subcommand,
+    })
+}
+
+/// Adds the default of an option to the first paragraph of its help.
+fn show_default(arg: Arg, defaults: &BTreeMap<String, String>) -> Arg {
+    let Some(default) = arg.get_long().and_then(|key| defaults.get(key)) else { return arg };
+    let with_default = |help: String| match help.split_once("\n\n") {
+        Some((first, rest)) => format!("{first} [default: {default}]\n\n{rest}"),
+        None => format!("{help} [default: {default}]"),
+    };
+    let short = arg.get_help().map(|help| with_default(help.to_string()));
+    let long = arg.get_long_help().map(|help| with_default(help.to_string()));
+    let arg = short.into_iter().fold(arg, Arg::help);
+    long.into_iter().fold(arg, Arg::long_help)
+}
 
 /// The parsed command line. Exits with an error message, or after `--help`.
 pub fn parse() -> (Cli, Written) {
@@ -17,9 +47,7 @@ pub fn parse() -> (Cli, Written) {
 }
 
 fn parse_from(args: Vec<OsString>) -> Result<(Cli, Written), clap::Error> {
-    let command = WITH_OPTIONS.iter().fold(Cli::command(), |command, name| {
-        command.mut_subcommand(name, |subcommand| subcommand.mut_args(ignore_service_link))
-    });
+    let command = mut_options(command(), ignore_service_link);
     let args = join_switches(&command, args);
     let matches = command.clone().try_get_matches_from(&args);
     let matches = matches.map_err(|error| name_variable(error, &command, &args))?;
@@ -92,6 +120,9 @@ fn is_flag_in(arg: &Arg, args: &[OsString]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use warmroute_otel::CollectorConfig;
+    use warmroute_policy::CacheAware;
+
     use super::*;
 
     fn joined(line: &str) -> String {
@@ -119,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_short_help_fits_a_screen_and_the_long_one_has_every_option() {
-        let mut command = Cli::command();
+        let mut command = command();
         for name in WITH_OPTIONS {
             let subcommand = command.find_subcommand_mut(name).unwrap();
             let short = subcommand.render_help().to_string();
@@ -129,6 +160,30 @@ mod tests {
             for flag in shown.filter_map(Arg::get_long) {
                 assert!(long.contains(&format!("--{flag}")), "{name} --help lacks --{flag}");
             }
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_default_once() {
+        let command = command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let of_cache_aware = CacheAware::default();
+        let of_collector = CollectorConfig::new("http://c:4318").unwrap();
+        // These options have no default of their own: a policy's preset or a standard variable may give another value.
+        let written = [
+            ("cache-threshold", of_cache_aware.cache_threshold.to_string()),
+            ("balance-abs-threshold", of_cache_aware.balance_abs.to_string()),
+            ("balance-rel-threshold", of_cache_aware.balance_rel.to_string()),
+            ("otlp-timeout-secs", of_collector.timeout.as_secs().to_string()),
+            ("trace-sample-ratio", of_collector.sample_ratio.to_string()),
+        ];
+        let written = written.map(|(key, default)| (key.to_owned(), default));
+        for (key, default) in Options::shown_defaults().into_iter().chain(written) {
+            let arg = serve.get_arguments().find(|arg| arg.get_long() == Some(&key)).unwrap();
+            let help = arg.get_help().unwrap().to_string();
+            assert!(help.ends_with(&format!(" [default: {default}]")), "--{key}, default {default}: {help}");
+            let long = arg.get_long_help().map_or(help, ToString::to_string);
+            assert_eq!(long.matches("[default: ").count(), 1, "{long}");
         }
     }
 

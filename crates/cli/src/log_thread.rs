@@ -34,7 +34,7 @@ pub struct LogThread {
 }
 
 impl LogThread {
-    /// Starts the thread.
+    /// Starts the thread, which ends with the last handle.
     pub fn start(output: impl Write + Send + 'static) -> io::Result<LogThread> {
         let (messages, received) = sync_channel(WAITING_MAX);
         let left_out = Arc::new(AtomicU64::new(0));

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use anyhow::Context;
-use clap::CommandFactory;
 
-use crate::args::{Cli, CompletionsArgs, ManArgs};
+use crate::args::{CompletionsArgs, ManArgs};
+use crate::command_line::command;
 use crate::output::print;
 
 /// Prints the main page, or writes all pages into a folder.
 pub fn print_man(args: &ManArgs) -> anyhow::Result<()> {
-    let command = Cli::command();
+    let command = command();
     match &args.dir {
         Some(folder) => clap_mangen::generate_to(command, folder)
             .with_context(|| format!("cannot write man pages into {}", Path::display(folder))),
@@ -25,7 +25,7 @@ pub fn print_man(args: &ManArgs) -> anyhow::Result<()> {
 /// Prints the completions for a shell.
 pub fn print_completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "warmroute", &mut script);
+    clap_complete::generate(args.shell, &mut command(), "warmroute", &mut script);
     print(String::from_utf8_lossy(&script))
 }
 
@@ -40,7 +40,7 @@ mod tests {
     fn every_shell_completes_the_options_of_serve() {
         for shell in Shell::value_variants() {
             let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "warmroute", &mut script);
+            clap_complete::generate(*shell, &mut command(), "warmroute", &mut script);
             let script = String::from_utf8(script).unwrap();
             assert!(script.contains("access-log-format"), "{shell}");
         }
@@ -51,7 +51,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("warmroute-man-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         print_man(&ManArgs { dir: Some(folder.clone()) }).unwrap();
-        for subcommand in Cli::command().get_subcommands() {
+        for subcommand in command().get_subcommands() {
             let page = folder.join(format!("warmroute-{}.1", subcommand.get_name()));
             assert!(std::fs::read_to_string(&page).unwrap().contains(".SH OPTIONS"), "{}", page.display());
         }

@@ -9,18 +9,7 @@ use warmroute_gateway::{Keys, Token};
 use warmroute_operate::{Acceptors, PickerPlan};
 use warmroute_wire::{Acceptor, AppProtocol, BadTls, Dialer, TlsFiles};
 
-use crate::options::{Events, Secret, Security};
-
-/// Certificates of each kind of connection.
-#[derive(Default)]
-pub struct TlsSettings {
-    /// The client listener.
-    pub clients: TlsFiles,
-    /// The admin listener.
-    pub operators: TlsFiles,
-    /// Connections to workers.
-    pub workers: TlsFiles,
-}
+use crate::options::{Events, Secret, Security, TlsSettings};
 
 /// The token of the admin listener.
 pub fn admin_token(security: &Security) -> anyhow::Result<Option<Token>> {

@@ -19,7 +19,7 @@ pub enum ColumnKind {
     Address,
 }
 
-/// One column.
+/// How a column is headed, aligned and left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     head: &'static str,

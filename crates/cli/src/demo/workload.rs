@@ -23,7 +23,7 @@ pub struct Workload {
     pub conversations: Vec<Conversation>,
 }
 
-/// One conversation.
+/// A client's questions, each sent after the answer to the one before.
 #[derive(Clone)]
 pub struct Conversation {
     /// The value of the session header.

@@ -19,7 +19,7 @@ use crate::plan::Plan;
 const SKEW_S_MAX: f64 = 5.0;
 /// Timeout of a connection to an event endpoint.
 const CONNECT: Duration = Duration::from_secs(2);
-const KV_EVENTS: &str = "start it with --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\
+const KV_EVENTS: &str = "start the engine with --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\
     \"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5657\"}' (vLLM; docs/precise.md has others)";
 
 /// One engine, and what the checks learned about it.
@@ -67,13 +67,13 @@ impl EngineCheck {
     fn report_failure(&mut self, failed: anyhow::Result<()>, health_path: &str) {
         match failed {
             Err(error) => self.add(Finding::trouble(
-                format!("it does not answer: {error}"),
-                "is it running, is the address right, and may this machine connect to it?",
+                format!("the engine does not answer: {error}"),
+                "check that the engine runs, that the address is right, and that this machine may connect to it",
             )),
             Ok(()) => self.add(Finding::trouble(
-                format!("GET {}{health_path} is not answered with 200", self.engine.url.trim_end_matches('/')),
-                "it may still be loading; the URL must be the server's, without a path of its API; if it has another page \
-                 for its health, say so with --health-check-endpoint",
+                format!("the response to GET {}{health_path} is not 200", self.engine.url.trim_end_matches('/')),
+                "wait if the engine is still loading; write the URL of the server without a path of its API; if health is \
+                 at another path, set --health-check-endpoint",
             )),
         }
     }
@@ -84,15 +84,15 @@ impl EngineCheck {
         let (_, rest) = self.engine.url.split_once("://")?;
         match (target.scheme, detect_scheme(&target).await?) {
             (Scheme::Https, Scheme::Http) => Some(Finding::trouble(
-                "its URL says https, but plain HTTP is spoken at this port",
+                "the URL says https, but the engine speaks plain HTTP at this port",
                 format!(
                     "write http://{rest}, or give the engine a certificate (vLLM: --ssl-certfile, --ssl-keyfile)"
                 ),
             )),
             (Scheme::Http, Scheme::Https) => Some(Finding::trouble(
-                "its URL says http, but TLS is spoken at this port",
+                "the URL says http, but the engine speaks TLS at this port",
                 format!(
-                    "write https://{rest}; --worker-tls-ca names who vouches for it, if the system does not trust it"
+                    "write https://{rest}, and set --worker-tls-ca if the system does not trust the certificate"
                 ),
             )),
             _ => None,
@@ -107,7 +107,12 @@ impl EngineCheck {
         self.check_version().await;
         let cards = match self.engine.cards().await {
             Ok(cards) if !cards.is_empty() => cards,
-            Ok(_) => return self.add(Finding::trouble("it lists no model", "look at its GET /v1/models")),
+            Ok(_) => {
+                return self.add(Finding::trouble(
+                    "the engine lists no model",
+                    "check GET /v1/models of the engine",
+                ));
+            }
             Err(error) => {
                 let remedy = models_remedy(&error, plan);
                 return self.add(Finding::trouble(format!("{error:#}"), remedy));
@@ -133,8 +138,8 @@ impl EngineCheck {
         let found = match &self.version {
             Some(version) => Finding::good(version.clone()),
             None => Finding::note(
-                "it says no version (GET /version, GET /server_info)",
-                "any OpenAI-compatible server will do, but its cache can only be presumed",
+                "the engine reports no version (GET /version, GET /server_info)",
+                "any OpenAI-compatible server works, but the router can only presume what its cache holds",
             ),
         };
         self.add(found);
@@ -143,19 +148,25 @@ impl EngineCheck {
     async fn check_metrics(&mut self) {
         let Ok(Some(page)) = self.engine.page("/metrics").await else {
             return self.add(Finding::note(
-                "no GET /metrics: its load and the size of its cache are guessed",
-                "say how large its cache is with --worker-kv-tokens",
+                "no GET /metrics: the router estimates the load of the engine and assumes the size of its cache",
+                "set the size of the cache with --worker-kv-tokens",
             ));
         };
         if let Some(missing) = (0..self.ranks).find(|&rank| self.has_ranks && lacks_rank(&page, rank)) {
             self.add(Finding::trouble(
-                format!("it has no data-parallel rank {missing}, and {} are configured", self.ranks),
+                format!(
+                    "the engine has no data-parallel rank {missing}, but {} ranks are configured",
+                    self.ranks
+                ),
                 "reduce --dp-size, or ranks of this worker; vLLM has as many as its --data-parallel-size",
             ));
         }
         let text = String::from_utf8_lossy(&page);
         if text.contains("enable_prefix_caching=\"False\"") {
-            self.add(Finding::trouble("its prefix cache is off", "start it with --enable-prefix-caching"));
+            self.add(Finding::trouble(
+                "prefix caching is off",
+                "start the engine with --enable-prefix-caching",
+            ));
         }
         let found = match read_capacity(&page, None) {
             Some(capacity) => Finding::good(format!(
@@ -163,8 +174,8 @@ impl EngineCheck {
                 capacity.tokens, capacity.block_tokens
             )),
             None => Finding::note(
-                "its metrics do not say how large its cache is",
-                "say it with --worker-kv-tokens: it is printed when the engine starts",
+                "the metrics do not report the size of the cache",
+                "set it with --worker-kv-tokens; the engine prints it when it starts",
             ),
         };
         self.add(found);
@@ -172,15 +183,18 @@ impl EngineCheck {
 
     async fn check_events(&mut self, plan: &Plan, card: &Card) {
         let Some(precise) = &plan.precise else {
-            return self.add(Finding::note("kv-events is off: caches are presumed", "kv-events = \"auto\""));
+            return self.add(Finding::note(
+                "kv-events is off: the router presumes what caches hold",
+                "set kv-events to auto",
+            ));
         };
         match self.events.as_ref().map(|events| events.endpoint.as_str()) {
             Some("off" | "poll" | "bind") => {}
             _ => match self.engine.sources(self.events.as_ref(), self.ranks).await {
-                Err(error) => self.add(Finding::trouble(format!("its events: {error:#}"), KV_EVENTS)),
+                Err(error) => self.add(Finding::trouble(format!("KV events: {error:#}"), KV_EVENTS)),
                 Ok(sources) if sources.is_empty() => {
                     self.add(Finding::note(
-                        "it publishes no KV events: what it holds is presumed",
+                        "the engine publishes no KV events: the router presumes what its cache holds",
                         KV_EVENTS,
                     ));
                     // Without events there is nothing to compare prompts with.
@@ -190,12 +204,12 @@ impl EngineCheck {
             },
         }
         let found = match align(&self.engine, card, &precise.paths, precise.matching).await {
-            Ok(Aligned { matching, .. }) => {
-                Finding::good(format!("prompts are written as it writes them: compared in {matching}"))
-            }
+            Ok(Aligned { matching, .. }) => Finding::good(format!(
+                "prompts are rendered as the engine renders them, and compared in {matching}"
+            )),
             Err(why) => Finding::note(
-                format!("its events could not be compared with prompts: {why}"),
-                "docs/precise.md",
+                format!("KV events cannot be compared with prompts: {why}"),
+                "see docs/precise.md",
             ),
         };
         self.add(found);
@@ -204,13 +218,13 @@ impl EngineCheck {
     async fn check_sources(&mut self, sources: &[EventSource]) {
         for source in sources {
             if source.direction == Direction::WeConnect {
-                self.check_endpoint("publishes KV events at", &source.endpoint).await;
+                self.check_endpoint("KV events are published at", &source.endpoint).await;
             }
             match &source.replay {
-                Some(replay) => self.check_endpoint("replays them at", replay).await,
+                Some(replay) => self.check_endpoint("KV events are replayed at", replay).await,
                 None => self.add(Finding::note(
-                    "it has no replay endpoint: what was published before the router came, or is lost, stays unknown",
-                    "add \"replay_endpoint\" to its --kv-events-config",
+                    "no replay endpoint: events published before the router started, or lost, cannot be recovered",
+                    "add \"replay_endpoint\" to --kv-events-config of the engine",
                 )),
             }
         }
@@ -226,8 +240,8 @@ impl EngineCheck {
                 "open the port to this machine, or name the right endpoint as kv-events of this worker",
             ),
             Err(_) => Finding::trouble(
-                format!("{what} {endpoint}, where nothing answers"),
-                "a firewall, most likely: open the port to this machine",
+                format!("{what} {endpoint}, which does not answer within 2 s"),
+                "open the port to this machine; a firewall most likely drops the connection",
             ),
         };
         self.add(found);
@@ -244,21 +258,21 @@ impl EngineCheck {
                 Ok(answer) => answers.push(answer),
                 Err(error) => {
                     return self.add(Finding::note(
-                        format!("a completion was not answered: {error:#}"),
-                        "if it serves chats only, that is no harm; --requests off asks for none",
+                        format!("the engine did not answer a completion: {error:#}"),
+                        "harmless if the engine serves chats only; --requests off sends no completions",
                     ));
                 }
             }
         }
         let cached = answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
         let found = match cached {
-            Some(1..) => Finding::good("it says how much it found in its cache"),
+            Some(1..) => Finding::good("answers report cached tokens"),
             Some(0) => Finding::note(
-                "a prompt that it has just computed was not in its cache",
-                "is prefix caching on?",
+                "a prompt that the engine has just computed was not in its cache",
+                "check that prefix caching is on",
             ),
             None => Finding::note(
-                "it does not say how much it found in its cache, so predictions cannot be checked",
+                "answers do not report cached tokens, so that predictions cannot be checked",
                 "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report",
             ),
         };
@@ -268,15 +282,16 @@ impl EngineCheck {
 
     fn compare_clocks(&mut self, created_unix_s: Option<f64>) {
         let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-        let follow = "let both follow NTP: the lag of events is measured by them";
+        let follow = "synchronize both clocks by NTP: they measure the lag of KV events";
         let found = match created_unix_s.map(|created| unix_s - created) {
             Some(skew_s) if skew_s.abs() <= SKEW_S_MAX => {
-                Finding::good(format!("its clock and ours agree to {SKEW_S_MAX} s"))
+                Finding::good(format!("the clocks of the engine and of this machine agree to {SKEW_S_MAX} s"))
             }
-            Some(skew_s) => Finding::note(format!("its clock and ours are {skew_s:.0} s apart"), follow),
-            None => {
-                Finding::note("its answers do not say when they were made: clocks are not compared", follow)
-            }
+            Some(skew_s) => Finding::note(
+                format!("the clocks of the engine and of this machine are {skew_s:.0} s apart"),
+                follow,
+            ),
+            None => Finding::note("answers have no time of creation: clocks are not compared", follow),
         };
         self.add(found);
     }
@@ -289,6 +304,6 @@ fn models_remedy(error: &anyhow::Error, plan: &Plan) -> &'static str {
     match (is_refused, plan.gateway.dialer.authorization()) {
         (true, None) => "the engine requires an API key: set --worker-api-key or --worker-api-key-file",
         (true, Some(_)) => "the engine refuses the key of --worker-api-key or --worker-api-key-file",
-        (false, _) => "it must have GET /v1/models",
+        (false, _) => "the engine must offer GET /v1/models",
     }
 }

@@ -17,7 +17,7 @@ pub struct FleetReading {
     pub workers: Vec<WorkerReading>,
 }
 
-/// One worker.
+/// What the list of workers and the metrics say about a worker.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerReading {
     /// Address and rank.

@@ -87,7 +87,7 @@ enum Wish {
     Quit,
 }
 
-/// What is on the screen.
+/// The last two readings, and how the user arranged the table.
 struct Screen {
     earlier: Option<FleetReading>,
     now: Option<FleetReading>,

@@ -66,10 +66,13 @@ fn value_name(type_name: &str, variable: &'static str) -> &'static str {
 }
 
 /// Defines one group: a struct whose fields are flags, environment variables and keys of the file, how two layers combine,
-/// and its keys. All three names come from the field's name. `-h` shows the options with `hide_short_help = false`.
+/// and its keys. All three names come from the field's name. `-h` shows the options with `hide_short_help = false`, and the
+/// help adds the default.
 ///
 /// `option: Type => part.setting` is an option that sets one setting of a part; that setting's default is the option's
-/// default. `option: Type,` is an option without a default that [`plan`](crate::plan) reads: secrets, and where traces go.
+/// default. `option: Type,` sets nothing by itself; there are 13. A part gets the token or keys that `security` reads from a secret
+/// or its file, and not these. OpenTelemetry's variables fill the gaps of `[tracing]` before there is a collector, so that
+/// [`plan`](crate::plan) needs to know what was given. Settings between would repeat the fields of the group.
 macro_rules! group {
     (@read $settings:ident $type:ty) => { None };
     (@read $settings:ident $type:ty => $($place:ident).+) => {
@@ -145,50 +148,50 @@ macro_rules! group {
 group! {
     /// Listeners, logs, shutdown.
     Server ("Server") {
-        /// Address of the client listener [default: 0.0.0.0]
+        /// Address of the client listener
         #[arg(hide_short_help = false)]
         host: ListenHost => process.listen,
-        /// Port of the client listener; 0 picks a free port [default: 30000]
+        /// Port of the client listener; 0 picks a free port
         #[arg(hide_short_help = false)]
         port: u16 => process.listen,
-        /// Address of the admin listener [default: 127.0.0.1]
+        /// Address of the admin listener
         admin_host: ListenHost => process.admin,
-        /// Port of the admin listener: health, metrics, workers [default: 29000]
+        /// Port of the admin listener: health, metrics, workers
         ///
         /// 0 picks a free port.
         #[arg(hide_short_help = false, value_name = "PORT", alias = "prometheus-port")]
         admin_port: u16 => process.admin,
-        /// Maximum concurrent client connections; further clients wait to be accepted [default: 16384]
+        /// Maximum concurrent client connections; further clients wait to be accepted
         #[arg(value_name = "CONNECTIONS")]
         max_client_connections: Count<usize> => gateway.connections_max,
-        /// Threads that serve requests; 0 is one per core [default: 0]
+        /// Threads that serve requests; 0 is one per core
         threads: usize => process.threads,
-        /// Time for requests to finish after SIGTERM; then they are aborted [default: 600]
+        /// Time for requests to finish after SIGTERM; then they are aborted
         drain_timeout_secs: Secs => process.drain_timeout,
         /// Unix socket for zero-downtime restarts: a new process takes over the listeners of the running one, then
         /// waits for its own successor
         #[arg(value_name = "PATH")]
         handover: PathBuf => process.handover,
         /// How long to wait for the running process to hand over; on timeout the new process exits and the old one
-        /// continues [default: 30]
+        /// continues
         handover_timeout_secs: Secs => process.handover_timeout,
         /// File that keeps cache predictions and learned worker latencies across restarts
         ///
         /// It contains no prompt text, but it can confirm a guessed prompt: keep it private.
         state: PathBuf => process.state,
-        /// Log level: error, warn, info, debug or trace [default: info]
+        /// Log level: error, warn, info, debug or trace
         ///
         /// A filter such as warmroute_gateway=debug is accepted too.
         #[arg(value_name = "LEVEL")]
         log_level: String => log.level,
-        /// Format of log lines [default: text]
+        /// Format of log lines
         log_format: Choice<LogFormat> => log.format,
         /// Log a line for every request to this file, or to stderr: worker, reason, tokens, times, status; no prompts
         #[arg(value_name = "FILE|stderr")]
         access_log: PathBuf => access_log.file,
-        /// Format of access log lines [default: text]
+        /// Format of access log lines
         access_log_format: Choice<LineFormat> => access_log.format,
-        /// Size at which the access log is renamed to FILE.DATE and started anew; the last 9 are kept [default: 268435456]
+        /// Size at which the access log is renamed to FILE.DATE and started anew; the last 9 are kept
         access_log_max_bytes: ByteSize => access_log.bytes_max,
     }
 }
@@ -206,14 +209,13 @@ group! {
         #[arg(value_name = "URL", num_args = 1.., value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         worker_dns: Vec<String> => sources.sources.dns,
-        /// How often to resolve --worker-dns [default: 10]
+        /// How often to resolve --worker-dns
         dns_refresh_secs: Secs => sources.sources.dns_refresh,
         /// Data-parallel ranks behind each URL of --worker-urls and each port in Kubernetes; each rank is a worker with
         /// its own cache
         #[arg(value_name = "RANKS")]
         dp_size: u16 => sources.ranks,
         /// Find workers in Kubernetes: by --selector, --service-discovery-service or --service-discovery-pool
-        /// [default: off]
         #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "on")]
         service_discovery: OnOff => sources.kubernetes.is_on,
         /// Labels of the workers' pods, as key=value or as kubectl -l takes them
@@ -246,7 +248,7 @@ group! {
 group! {
     /// How workers are chosen.
     Routing ("Routing") {
-        /// Routing policy [default: expected_ttft]
+        /// Routing policy
         ///
         /// One of expected_ttft, cache_aware, sticky_least_loaded, weighted_score, product, dual_choice,
         /// prefix_affinity, session_affinity, least_loaded, power_of_two, round_robin or random. Parameters follow
@@ -258,13 +260,13 @@ group! {
         #[arg(value_name = "POLICY", num_args = 1.., value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         shadow: Vec<String> => policies.shadows,
-        /// Part of the prompt that prefix_affinity and dual_choice hash [default: tokens]
+        /// Part of the prompt that prefix_affinity and dual_choice hash
         prefix_key: Choice<PrefixSpan> => gateway.prefix.span,
         // Other routers use 256, which sends all users who share a system prompt of that length to one worker.
-        /// Tokens in the prefix key when --prefix-key is tokens; a token counts as 4 bytes [default: 1024]
+        /// Tokens in the prefix key when --prefix-key is tokens; a token counts as 4 bytes
         #[arg(value_name = "TOKENS")]
         prefix_token_count: Count<u32> => gateway.prefix.tokens,
-        /// Hash of the prefix key [default: xxh3]
+        /// Hash of the prefix key
         prefix_hash: Choice<PrefixHash> => gateway.prefix.hash,
         /// Where to look for a session name, in order: header:NAME or body:PATH [default: what common clients send]
         ///
@@ -273,7 +275,7 @@ group! {
         #[arg(value_name = "KEY", value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         session_keys: Vec<String> => gateway.session_keys,
-        /// Name worker and reason in response headers [default: off]
+        /// Name worker and reason in response headers
         ///
         /// The headers are x-warmroute-worker, -policy, -reason, -cached-tokens and others.
         #[arg(hide_short_help = false, num_args = 0..=1, require_equals = true, default_missing_value = "on")]
@@ -293,20 +295,19 @@ group! {
         /// cache_aware: overloaded when in-flight requests exceed this multiple of the least loaded worker's [default: 1.5]
         #[arg(value_name = "TIMES")]
         balance_rel_threshold: f64 => policies.balance_rel,
-        /// Memory limit of the cache index; a plain number is in units of 32 bytes, about one span each [default: 67108864]
+        /// Memory limit of the cache index; a plain number is in units of 32 bytes, about one span each
         max_tree_size: Spans => router.index.budget_bytes,
         /// Hash of blocks and chunks: xxh3, or the slower sha256 or blake2b where a standard hash is required
-        /// [default: xxh3]
         #[arg(value_name = "HASH", hide_possible_values = true)]
         block_hash: Choice<Hash> => router.index.hash,
-        /// How often to evict expired entries from the cache index [default: 120]
+        /// How often to evict expired entries from the cache index
         eviction_interval_secs: Secs => process.eviction_interval,
-        /// How long a prompt is presumed to be cached after its last use [default: 1800]
+        /// How long a prompt is presumed to be cached after its last use
         presumed_ttl_secs: Secs => router.index.presumed_ttl,
-        /// KV cache size of a worker whose metrics do not report it [default: 500000]
+        /// KV cache size of a worker whose metrics do not report it
         #[arg(value_name = "TOKENS")]
         worker_kv_tokens: Count<u64> => router.index.presumed_tokens,
-        /// Request usage for streams if the client did not, and remove it from the response [default: on]
+        /// Request usage for streams if the client did not, and remove it from the response
         usage_injection: Choice<UsageInjection> => gateway.usage_injection,
     }
 }
@@ -314,13 +315,13 @@ group! {
 group! {
     /// KV events of engines.
     Events ("KV events") {
-        /// Detect and follow the engines' KV events [default: auto]
+        /// Detect and follow the engines' KV events
         kv_events: Choice<Following> => follow.following,
         /// Endpoint that engines connect to if they do not bind their own, such as tcp://0.0.0.0:5557; topics tell
         /// them apart
         #[arg(value_name = "ENDPOINT")]
         kv_events_bind: String => follow.bind,
-        /// Whose events --kv-events-bind accepts; ZeroMQ authenticates no one [default: workers]
+        /// Whose events --kv-events-bind accepts; ZeroMQ authenticates no one
         kv_events_publishers: Choice<Publishers> => follow.publishers,
         /// Where to find tokenizer files, to follow KV events: DIR, ORG/NAME or MODEL=DIR
         ///
@@ -329,7 +330,7 @@ group! {
         #[arg(value_name = "PATH", num_args = 1.., value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         model_path: Vec<String> => follow.paths,
-        /// Unit in which prompts are compared with KV events [default: auto]
+        /// Unit in which prompts are compared with KV events
         matching: Choice<MatchingUnit> => follow.matching,
         /// Token for POST /events on the admin listener; without it, POST /events is disabled
         #[arg(value_name = "TOKEN", hide_env_values = true)]
@@ -341,20 +342,20 @@ group! {
 group! {
     /// How requests are read and forwarded.
     Requests ("Requests") {
-        /// Largest JSON body; uploads are streamed without a limit [default: 67108864]
+        /// Largest JSON body; uploads are streamed without a limit
         max_payload_size: ByteSize => gateway.body_bytes_max,
         /// Memory limit for the JSON bodies of all requests; beyond it requests get 503, and keys with several
-        /// bodies get 429 beyond what is still free [default: 1073741824]
+        /// bodies get 429 beyond what is still free
         max_buffered_bytes: ByteSize => gateway.bodies_bytes_max,
-        /// Retries on other workers when a worker fails before the first byte [default: 2]
+        /// Retries on other workers when a worker fails before the first byte
         #[arg(value_name = "TIMES")]
         retry_max_retries: u32 => gateway.retries_max,
         // Off: engines without `continue_final_message` would begin a new answer.
         /// Continue a chat or completion stream on another worker when its worker dies: on, off, or only while prompt and
-        /// answer are shorter than a number of tokens [default: off]
+        /// answer are shorter than a number of tokens
         #[arg(value_name = "on|off|TOKENS", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
         continue_streams: StreamContinuation => gateway.continue_streams,
-        /// How many workers may continue one stream, one after another [default: 2]
+        /// How many workers may continue one stream, one after another
         #[arg(value_name = "WORKERS")]
         max_continuations: u32 => gateway.continuations_max,
     }
@@ -363,19 +364,18 @@ group! {
 group! {
     /// Time limits for clients and workers.
     Timeouts ("Timeouts") {
-        /// Time for a client to send a request head, or to start its next request [default: 60]
+        /// Time for a client to send a request head, or to start its next request
         client_head_timeout_secs: Secs => gateway.timeouts.head,
         /// Time for a client to send its body; bytes received extend it, but never beyond this time from then
-        /// [default: 30]
         client_body_timeout_secs: Secs => gateway.timeouts.body,
-        /// Time to connect to a worker [default: 5]
+        /// Time to connect to a worker
         connect_timeout_secs: Secs => gateway.timeouts.connect,
-        /// Time until a response's first byte; without streaming it follows the last token [default: 600]
+        /// Time until a response's first byte; without streaming it follows the last token
         first_byte_timeout_secs: Secs => gateway.timeouts.first_byte,
-        /// Longest pause between two chunks of a response [default: 300]
+        /// Longest pause between two chunks of a response
         idle_timeout_secs: Secs => gateway.timeouts.idle,
         // Other routers use 1800, which cuts off long responses.
-        /// Time limit of a whole request; 0 is none [default: 0]
+        /// Time limit of a whole request; 0 is none
         request_timeout_secs: Secs => gateway.timeouts.total,
     }
 }
@@ -383,47 +383,46 @@ group! {
 group! {
     /// Limits on concurrent requests and on rates.
     Admission ("Admission") {
-        /// Maximum concurrent requests; further ones wait in the admission queue; 0 is unlimited [default: 0]
+        /// Maximum concurrent requests; further ones wait in the admission queue; 0 is unlimited
         #[arg(value_name = "REQUESTS")]
         max_concurrent_requests: Count<u32> => gateway.admission.running_max,
-        /// Maximum concurrent requests per worker; 0 is unlimited [default: 0]
+        /// Maximum concurrent requests per worker; 0 is unlimited
         #[arg(value_name = "REQUESTS")]
         max_concurrent_per_worker: Count<u32> => router.in_flight_max,
-        /// Maximum requests in the admission queue; further ones get 429 [default: 100]
+        /// Maximum requests in the admission queue; further ones get 429
         #[arg(value_name = "REQUESTS")]
         queue_size: Count<usize> => gateway.admission.waiting_max,
-        /// Longest wait in the admission queue; then a request gets 429 [default: 60]
+        /// Longest wait in the admission queue; then a request gets 429
         queue_timeout_secs: Secs => gateway.admission.wait_max,
         // Refusing at once lets clients go elsewhere; a fleet that scales from zero needs minutes.
-        /// Longest wait for a worker while none is ready, as when a fleet starts from zero; 0 is none [default: 0]
+        /// Longest wait for a worker while none is ready, as when a fleet starts from zero; 0 is none
         wake_timeout_secs: Secs => gateway.admission.wake_max,
         /// Budget for the time to first token, unless a key has its own; a request may set a shorter one; what cannot meet
-        /// it gets 429 at once; 0 is none [default: 0]
+        /// it gets 429 at once; 0 is none
         ttft_budget_ms: Millis => gateway.admission.ttft_budget,
-        /// Header that sets a request's priority: high, normal or low; `off` ignores priorities [default:
-        /// x-warmroute-priority]
+        /// Header that sets a request's priority: high, normal or low; `off` ignores priorities
         #[arg(value_name = "NAME")]
         priority_header: String => gateway.admission.priority_header,
-        /// Let every client request high priority; otherwise only keys with priority=high may [default: off]
+        /// Let every client request high priority; otherwise only keys with priority=high may
         #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "on")]
         allow_high_priority: OnOff => gateway.admission.class_max,
-        /// Header that names the tenant; `api-key` uses the API key [default: api-key]
+        /// Header that names the tenant; `api-key` uses the API key
         #[arg(value_name = "NAME")]
         tenant_header: String => gateway.admission.tenant_header,
-        /// Requests per minute and tenant; 0 is unlimited [default: 0]
+        /// Requests per minute and tenant; 0 is unlimited
         #[arg(value_name = "REQUESTS")]
         rate_limit_requests_per_minute: Count<u32> => gateway.admission.limits.requests_per_minute,
-        /// Tokens per minute and tenant, prompts and answers together; 0 is unlimited [default: 0]
+        /// Tokens per minute and tenant, prompts and answers together; 0 is unlimited
         #[arg(value_name = "TOKENS")]
         rate_limit_tokens_per_minute: Count<u32> => gateway.admission.limits.tokens_per_minute,
-        /// Requests in flight per tenant, waiting ones included; 0 is unlimited [default: 0]
+        /// Requests in flight per tenant, waiting ones included; 0 is unlimited
         #[arg(value_name = "REQUESTS")]
         max_concurrent_per_tenant: Count<u32> => gateway.admission.limits.concurrent,
-        /// Share of the admission queue per tenant, in percent; 0 is unlimited [default: 0]
-        #[arg(value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+        /// Share of the admission queue per tenant, in percent; 0 is unlimited
+        #[arg(value_name = "PERCENT")]
         queue_share_per_tenant: u32 => gateway.admission.shares.queue_percent,
-        /// Share of max-buffered-bytes per tenant, in percent; 0 leaves room for others only [default: 0]
-        #[arg(value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+        /// Share of max-buffered-bytes per tenant, in percent; 0 leaves room for others only
+        #[arg(value_name = "PERCENT")]
         memory_share_per_tenant: u32 => gateway.admission.shares.memory_percent,
     }
 }
@@ -450,7 +449,7 @@ group! {
         /// File with the worker API key
         #[arg(conflicts_with = "worker_api_key")]
         worker_api_key_file: PathBuf,
-        /// Whether workers see clients' API keys [default: auto]
+        /// Whether workers see clients' API keys
         client_credentials: Choice<ClientCredentials> => gateway.client_credentials,
         /// Certificate chain (PEM) of the client listener; enables TLS
         tls_cert: PathBuf => tls.clients.certificates,
@@ -471,23 +470,21 @@ group! {
         /// Private key (PEM) of --worker-tls-cert
         worker_tls_key: PathBuf => tls.workers.key,
         /// Whether workers get Forwarded, X-Forwarded-* and X-Real-IP; use `pass` only behind a proxy that sets them
-        /// [default: drop]
         forwarded_headers: Choice<Forwarded> => gateway.forwarded,
         /// What to do with request fields that steer engines: FIELD:pass, FIELD:drop or FIELD:refuse, with a field of
         /// the list in docs/security.md, or all. A key's engine-fields take precedence
         #[arg(value_name = "FIELD:ACTION", num_args = 1.., value_delimiter = ',',)]
         #[serde(deserialize_with = "one_or_many")]
         engine_fields: Vec<String> => gateway.engine_fields,
-        /// Whose requests may share the engines' caches; a salt separates others [default: off]
+        /// Whose requests may share the engines' caches; a salt separates others
         cache_salt: Choice<CacheSalt> => gateway.cache_salt,
         /// Whether clients see how many tokens of their prompts were cached; a key's cached-tokens takes precedence
-        /// [default: shown]
         cached_tokens: Choice<CachedTokens> => gateway.cached_tokens,
-        /// Let a request choose its worker with the header x-warmroute-worker, named as in GET /workers [default: off]
+        /// Let a request choose its worker with the header x-warmroute-worker, named as in GET /workers
         #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "on")]
         allow_worker_choice: OnOff => gateway.worker_choice,
         /// Who may add, remove and flush workers on the client listener, by /workers, /add_worker, /remove_worker,
-        /// /list_workers and /flush_cache [default: off]
+        /// /list_workers and /flush_cache
         client_worker_api: Choice<WorkerApi> => gateway.worker_api,
     }
 }
@@ -495,18 +492,18 @@ group! {
 group! {
     /// Probes of workers.
     Health ("Health") {
-        /// Path that returns 200 if an engine is healthy [default: /health]
+        /// Path that returns 200 if an engine is healthy
         #[arg(value_name = "PATH")]
         health_check_endpoint: String => probe.health_path,
         // Other routers use 60, so that clients would find a dead idle worker first.
-        /// How often to check a ready worker; others are checked twice a second [default: 5]
+        /// How often to check a ready worker; others are checked twice a second
         health_check_interval_secs: Secs => probe.health_interval,
-        /// Time for a worker to answer a probe [default: 2]
+        /// Time for a worker to answer a probe
         health_check_timeout_secs: Secs => probe.timeout,
-        /// Consecutive failures after which a worker gets no more requests [default: 3]
+        /// Consecutive failures after which a worker gets no more requests
         #[arg(value_name = "TIMES")]
         health_failure_threshold: u32 => router.health.failures_max,
-        /// How often to read the engines' load [default: 1000]
+        /// How often to read the engines' load
         load_interval_ms: Millis => probe.load_interval,
     }
 }
@@ -517,9 +514,9 @@ group! {
         /// Record every request for `lab simulate --trace`: times, lengths and keyed hashes, no text. An existing
         /// file is renamed to FILE.DATE; the last 9 are kept
         record: PathBuf => record.file,
-        /// Size at which the record is renamed to FILE.DATE and started anew [default: 268435456]
+        /// Size at which the record is renamed to FILE.DATE and started anew
         record_max_bytes: ByteSize => record.bytes_max,
-        /// How the record names models [default: hashed]
+        /// How the record names models
         record_models: Choice<ModelNames> => record.names,
     }
 }
@@ -565,7 +562,7 @@ group! {
         share: Vec<String> => sharing.by,
         /// File with the secret that all peers share. Further lines are accepted from peers too, for rotation
         share_secret_file: PathBuf => sharing.secret_file,
-        /// Address of the mesh listener [default: 0.0.0.0:7946]
+        /// Address of the mesh listener
         #[arg(value_name = "ADDRESS")]
         mesh_listen: SocketAddr => sharing.mesh.listen,
         /// Address that peers should dial, if it differs from --mesh-listen
@@ -577,7 +574,7 @@ group! {
         mesh_peers: Vec<String> => sharing.mesh.peers,
         /// File with the password of the Redis server
         share_redis_password_file: PathBuf => sharing.redis_password_file,
-        /// Prefix of the Redis channels; use another one for each fleet [default: warmroute]
+        /// Prefix of the Redis channels; use another one for each fleet
         #[arg(value_name = "PREFIX")]
         share_redis_prefix: String => sharing.redis.prefix,
         /// CA bundle (PEM) for the Redis server [default: the system's]
@@ -602,17 +599,17 @@ group! {
         #[arg(value_name = "POOL=PORT", num_args = 1.., value_delimiter = ',')]
         #[serde(deserialize_with = "one_or_many")]
         picker_pools: Vec<String> => picker.pools,
-        /// Address of the endpoint picker's listeners [default: 0.0.0.0]
+        /// Address of the endpoint picker's listeners
         #[arg(value_name = "ADDRESS")]
         picker_host: IpAddr => picker.host,
-        /// How the picker sees responses, from which the router learns [default: off]
+        /// How the picker sees responses, from which the router learns
         picker_feedback: Choice<Feedback> => picker.config.feedback,
         /// Further endpoints to name after the chosen one, at most 3. Envoy takes a list with the load balancing policy
-        /// override_host only [default: 0]
+        /// override_host only
         #[arg(value_name = "ENDPOINTS")]
         picker_fallbacks: usize => picker.config.fallbacks,
         /// Obey the headers of the inference extension's conformance tests, by which a client chooses its engine; for tests
-        /// only [default: off]
+        /// only
         #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "on", hide = true)]
         picker_conformance_headers: OnOff => picker.config.conformance_headers,
     }

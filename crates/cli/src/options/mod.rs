@@ -17,21 +17,24 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use warmroute_discovery::WorkerEntry;
 
 pub use environment::{check_environment, is_service_link};
 pub use file::{most_similar, parse, read_file, without_types};
+pub use groups::{
+    Admission, Cache, Discovery, Events, Health, Picker, Recording, Requests, Routing, Security, Server,
+    Sharing, Timeouts, Tracing,
+};
 pub use model_entry::ModelEntry;
 pub use quantity::OnOff;
-pub use settings::{Settings, bounded};
+pub use settings::{Settings, TlsSettings, bounded};
 pub use warmroute_share::Secret;
 pub use written::Written;
 
 /// Defines all options from their groups. A table of the file has the name of the field.
 macro_rules! options {
     ($( $(#[$about:meta])* $table:ident: $group:ident, )*) => {
-        pub use groups::{$($group),*};
-
         /// All options.
         #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields, rename_all = "kebab-case", expecting = "a table of options")]
@@ -142,6 +145,22 @@ options! {
     picker: Picker,
 }
 
+impl Options {
+    /// The default of each option that has one, as a flag takes it. Lists are left out: the help describes them.
+    pub fn shown_defaults() -> BTreeMap<String, String> {
+        let tables = serde_json::to_value(Options::defaults()).expect("the keys of options are texts");
+        let tables = tables.as_object().into_iter().flat_map(serde_json::Map::values);
+        let shown = |value: &Value| match value {
+            Value::Bool(is_on) => Some(if *is_on { "on" } else { "off" }.to_owned()),
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            Value::Null | Value::Array(_) | Value::Object(_) => None,
+        };
+        let defaults = tables.filter_map(Value::as_object).flatten();
+        defaults.filter_map(|(key, value)| Some((key.clone(), shown(value)?))).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,22 +222,31 @@ mod tests {
         assert_eq!((settings.access_log, settings.record), (defaults.access_log, defaults.record));
     }
 
+    /// The options that the parts name in errors about their settings.
     #[test]
-    fn the_help_names_every_default() {
-        let command = <crate::args::Cli as clap::CommandFactory>::command();
-        let serve = command.find_subcommand("serve").unwrap();
-        let printed = toml::Table::try_from(Options::defaults()).unwrap();
-        for (key, value) in printed.values().filter_map(toml::Value::as_table).flatten() {
-            let value = match value {
-                toml::Value::Boolean(is_on) => if *is_on { "on" } else { "off" }.to_owned(),
-                toml::Value::String(text) => text.clone(),
-                toml::Value::Array(_) => continue,
-                number => number.to_string(),
-            };
-            let arg = serve.get_arguments().find(|arg| arg.get_long() == Some(key)).unwrap();
-            let help = arg.get_help().unwrap().to_string();
-            assert!(help.contains(&format!("[default: {value}]")), "--{key}, default {value}: {help}");
+    fn parts_name_options_that_exist() {
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let folders = ["core", "edge"].map(|ring| std::fs::read_dir(crates.join(ring)).unwrap());
+        let mut open: Vec<_> =
+            folders.into_iter().flatten().map(|entry| entry.unwrap().path().join("src")).collect();
+        let mut named = Vec::new();
+        while let Some(path) = open.pop() {
+            if path.is_dir() {
+                open.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                continue;
+            }
+            let code = std::fs::read_to_string(&path).unwrap();
+            for table in code.split("check_settings(&[").skip(1) {
+                let rows = table.split("])").next().unwrap();
+                let keys =
+                    rows.split('(').filter_map(|row| row.trim_start().strip_prefix('"')?.split('"').next());
+                named.extend(keys.map(str::to_owned));
+            }
         }
+        assert!(named.len() > 20, "the tables were not found: {named:?}");
+        let exists = |key: &String| KEYS.iter().any(|(_, keys)| keys.contains(&key.as_str()));
+        named.retain(|key| !exists(key));
+        assert_eq!(named, [""; 0]);
     }
 
     #[test]

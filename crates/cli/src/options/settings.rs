@@ -18,13 +18,13 @@ use warmroute_picker::ConformanceHeaders;
 use warmroute_policy::PolicySettings;
 use warmroute_record::AccessLogConfig;
 use warmroute_types::Micros;
+use warmroute_wire::TlsFiles;
 
 use super::named::Choice;
 use super::quantity::{
     BYTES_PER_SPAN, ByteSize, Count, ListenHost, Millis, OnOff, Secs, Spans, StreamContinuation,
 };
 use crate::logging::LogConfig;
-use crate::security::TlsSettings;
 
 /// Ten years. A longer time is a mistake, and its deadline would overflow the clock.
 const SECS_MAX: u64 = 10 * 365 * 86_400;
@@ -45,6 +45,17 @@ pub struct Settings {
     pub record: warmroute_record::Config,
     pub sharing: ShareSettings,
     pub picker: PickerSettings,
+}
+
+/// Certificates of each kind of connection.
+#[derive(Default)]
+pub struct TlsSettings {
+    /// The client listener.
+    pub clients: TlsFiles,
+    /// The admin listener.
+    pub operators: TlsFiles,
+    /// Connections to workers.
+    pub workers: TlsFiles,
 }
 
 impl Settings {

@@ -50,7 +50,7 @@ pub struct Admission<T> {
     drain_rate: DrainRate,
     /// Admissions while the limit of requests in flight was reached.
     limit_rate: AdmissionRate,
-    /// Admissions of each route.
+    /// By route: how fast its requests are admitted, for the expected wait.
     route_rates: BTreeMap<u64, AdmissionRate>,
 }
 

@@ -16,7 +16,7 @@ use warmroute_types::Micros;
 use crate::lineup::Lineup;
 use crate::position::{AdmissionPosition, NO_DUE, Order, Slot};
 use crate::route_queue::RouteQueue;
-use crate::tenant_queue::{Standing, TenantQueue};
+use crate::tenant_queue::{TenantQueue, TurnOrder};
 
 /// Most tenants without waiting requests whose lead is remembered.
 pub(crate) const TENANTS_MAX: usize = 4_096;
@@ -244,10 +244,10 @@ impl<T> ClassQueue<T> {
     /// Changes a tenant's requests on a route, and what is known of the tenant elsewhere.
     fn change_tenant<R>(&mut self, tenant: u64, route: u64, change: impl FnOnce(&mut TenantQueue) -> R) -> R {
         let (work, served) = (self.tenants.entry(tenant).or_default(), self.served);
-        let (standing, first, last) = (work.standing(route, served), work.first_slot(), work.last_slot());
+        let (turn_order, first, last) = (work.turn_order(route, served), work.first_slot(), work.last_slot());
         let changed = change(work);
         if let Some(queue) = self.routes.get_mut(&route) {
-            queue.replace(tenant, standing, work.standing(route, served));
+            queue.replace(tenant, turn_order, work.turn_order(route, served));
         }
         let (first_after, last_after) = (work.first_slot(), work.last_slot());
         if first != first_after {
@@ -256,8 +256,8 @@ impl<T> ClassQueue<T> {
             unreached.iter().for_each(|slot| _ = self.unreached.insert((*slot, tenant)));
             for (other, next) in work.next_on_routes().filter(|(other, _)| *other != route) {
                 let Some(queue) = self.routes.get_mut(&other) else { continue };
-                let standing = |first| Standing::of(first, Some(next), served);
-                queue.replace(tenant, standing(first), standing(first_after));
+                let turn_order = |first| TurnOrder::of(first, Some(next), served);
+                queue.replace(tenant, turn_order(first), turn_order(first_after));
             }
         }
         if last != last_after {
@@ -277,8 +277,8 @@ impl<T> ClassQueue<T> {
             let Some(work) = self.tenants.get(&tenant) else { continue };
             for (route, next) in work.next_on_routes() {
                 let Some(queue) = self.routes.get_mut(&route) else { continue };
-                let standing = |served| Standing::of(Some(first), Some(next), served);
-                queue.replace(tenant, standing(before), standing(self.served));
+                let turn_order = |served| TurnOrder::of(Some(first), Some(next), served);
+                queue.replace(tenant, turn_order(before), turn_order(self.served));
             }
         }
     }

@@ -10,17 +10,17 @@ pub struct Lease {
     pub(crate) reservation: Reservation,
 }
 
-/// What became of a request.
+/// A request for a lease: decided at once, or pending at the tenant's home router.
 #[derive(Debug)]
-pub enum Asked {
+pub enum LeaseRequest {
     /// It may run, or exceeds a limit.
     Decided(Result<Lease, Exceeded>),
     /// Its waker is returned when it is decided. The number serves to cancel it.
     Pending(u64),
 }
 
-/// A decision for a request that waited.
-pub type Decided<W> = (W, Result<Lease, Exceeded>);
+/// The decision for a request that was pending, and its waker.
+pub type LeaseDecision<W> = (W, Result<Lease, Exceeded>);
 
 impl Lease {
     /// Reserved tokens.

@@ -33,7 +33,7 @@ mod typical_answer;
 pub use admission::{Admission, Config, RefusalCause, Refused};
 pub use class::Class;
 pub use drain_rate::DrainRate;
-pub use lease::{Asked, Decided, Lease};
+pub use lease::{Lease, LeaseDecision, LeaseRequest};
 pub use limit_message::{HeldLease, LimitMessage};
 pub use position::AdmissionPosition;
 pub use queue::{AdmissionQueue, AdmissionRequest, QueueFull};

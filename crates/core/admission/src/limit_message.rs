@@ -57,7 +57,7 @@ pub enum LimitMessage {
     },
     /// What is left of a tenant's limits. From its home to everyone, and to the next home.
     Level {
-        /// The tenant.
+        /// Number of the tenant, the same on every router.
         tenant: u64,
         /// What is left.
         level: TenantLevel,
@@ -69,7 +69,7 @@ pub enum LimitMessage {
 pub struct HeldLease {
     /// The sender's number for the request.
     pub id: u64,
-    /// The tenant.
+    /// Number of the tenant, the same on every router.
     pub tenant: u64,
     /// The tenant's limits.
     pub limits: Limits,

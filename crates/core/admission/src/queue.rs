@@ -18,7 +18,7 @@ use crate::position::{AdmissionPosition, NO_DUE};
 /// How often in a row a waiting class may be passed over for higher ones.
 pub const PASSED_MAX: u32 = 8;
 
-/// A request for admission.
+/// What the queue needs to know of a request to order it.
 #[derive(Clone, Copy, Debug)]
 pub struct AdmissionRequest {
     /// Its priority.

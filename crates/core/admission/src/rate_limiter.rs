@@ -25,7 +25,7 @@ const CHARGE_FACTOR_MAX: u32 = 16;
 /// A tenant's limits; 0 is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests a minute.
+    /// Requests a minute; a minute's worth may come at once.
     pub requests_per_minute: u32,
     /// Tokens a minute, prompts and answers together.
     pub tokens_per_minute: u32,
@@ -123,11 +123,11 @@ struct Buckets {
 /// What is left of a tenant's limits: the levels of its buckets, negative in debt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TenantLevel {
-    /// The limits.
+    /// The limits that the levels belong to.
     pub limits: Limits,
-    /// Requests.
+    /// Requests that may start now.
     pub requests: f64,
-    /// Tokens.
+    /// Tokens that may be reserved now.
     pub tokens: f64,
 }
 

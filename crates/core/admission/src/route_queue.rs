@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::lineup::Lineup;
 use crate::position::{Order, Slot};
-use crate::tenant_queue::Standing;
+use crate::tenant_queue::TurnOrder;
 
 #[derive(Debug, Default)]
 pub(crate) struct RouteQueue {
@@ -33,15 +33,15 @@ impl RouteQueue {
     }
 
     /// Replaces what is known of a tenant; `None`: it has no request on this route.
-    pub(crate) fn replace(&mut self, tenant: u64, before: Option<Standing>, after: Option<Standing>) {
+    pub(crate) fn replace(&mut self, tenant: u64, before: Option<TurnOrder>, after: Option<TurnOrder>) {
         if before == after {
             return;
         }
-        if let Some(Standing { first, urgent }) = before {
+        if let Some(TurnOrder { first, urgent }) = before {
             self.tenants.remove(&(first, tenant));
             urgent.iter().for_each(|order| _ = self.urgent.remove(&(*order, tenant)));
         }
-        if let Some(Standing { first, urgent }) = after {
+        if let Some(TurnOrder { first, urgent }) = after {
             self.tenants.insert((first, tenant));
             urgent.iter().for_each(|order| _ = self.urgent.insert((*order, tenant)));
         }

@@ -25,8 +25,8 @@ use crate::home::home_of;
 use crate::limit_message::held_lists;
 use crate::rate_limiter::LevelMerge;
 use crate::{
-    Asked, Decided, Exceeded, ExpectedTokens, HeldLease, Lease, Limit, LimitMessage, Limits, RateLimiter,
-    Reservation,
+    Exceeded, ExpectedTokens, HeldLease, Lease, LeaseDecision, LeaseRequest, Limit, LimitMessage, Limits,
+    RateLimiter, Reservation,
 };
 
 /// A home that has not answered for this long is not asked any more.
@@ -127,20 +127,20 @@ impl<W> SharedLimits<W> {
         expected: ExpectedTokens,
         waker: W,
         now: Micros,
-    ) -> Asked {
+    ) -> LeaseRequest {
         let id = self.next_id;
         self.next_id += 1;
         self.now = now;
         let home = self.home(tenant);
         if home == self.me || self.silent.contains_key(&home) {
-            return Asked::Decided(self.decide(id, tenant, limits, expected, now));
+            return LeaseRequest::Decided(self.decide(id, tenant, limits, expected, now));
         }
         if self.pending.len() >= PENDING_MAX {
-            return Asked::Decided(Err(Exceeded { limit: Limit::Requests, retry_after_s: 1 }));
+            return LeaseRequest::Decided(Err(Exceeded { limit: Limit::Requests, retry_after_s: 1 }));
         }
         self.pending.insert(id, Pending { home, tenant, limits, expected, asked: now, sent: now, waker });
         self.send_ask(id);
-        Asked::Pending(id)
+        LeaseRequest::Pending(id)
     }
 
     /// Stops waiting for an answer. A late one is returned to the home.
@@ -180,7 +180,12 @@ impl<W> SharedLimits<W> {
     }
 
     /// Sets this router's id and the other routers that share. Returns decisions for requests whose home was lost.
-    pub fn set_members(&mut self, me: RouterId, others: BTreeSet<RouterId>, now: Micros) -> Vec<Decided<W>> {
+    pub fn set_members(
+        &mut self,
+        me: RouterId,
+        others: BTreeSet<RouterId>,
+        now: Micros,
+    ) -> Vec<LeaseDecision<W>> {
         if (me, &others) == (self.me, &self.others) {
             return Vec::new();
         }
@@ -209,7 +214,12 @@ impl<W> SharedLimits<W> {
     }
 
     /// Takes a message of another router. Returns decisions for requests that waited.
-    pub fn receive(&mut self, from: RouterId, message: LimitMessage, now: Micros) -> Option<Decided<W>> {
+    pub fn receive(
+        &mut self,
+        from: RouterId,
+        message: LimitMessage,
+        now: Micros,
+    ) -> Option<LeaseDecision<W>> {
         // Other messages of a home that does not answer say little: it may be slow, or the asks do not reach it.
         let is_answer = matches!(message, LimitMessage::Answer { .. });
         if self.silent.get(&from).is_some_and(|&since| is_answer || now.since(since) >= SILENCE_MIN) {
@@ -260,7 +270,7 @@ impl<W> SharedLimits<W> {
     }
 
     /// Sends what is due. Returns decisions for requests whose home did not answer in time.
-    pub fn tick(&mut self, now: Micros) -> Vec<Decided<W>> {
+    pub fn tick(&mut self, now: Micros) -> Vec<LeaseDecision<W>> {
         self.now = now;
         let late = |one: &Pending<W>| now.since(one.asked) >= ANSWER_TIMEOUT;
         let expired: Vec<(u64, Pending<W>)> = self.pending.extract_if(.., |_, one| late(one)).collect();
@@ -326,7 +336,7 @@ impl<W> SharedLimits<W> {
         }
     }
 
-    fn decide_pending(&mut self, id: u64, one: Pending<W>, now: Micros) -> Decided<W> {
+    fn decide_pending(&mut self, id: u64, one: Pending<W>, now: Micros) -> LeaseDecision<W> {
         (one.waker, self.decide(id, one.tenant, one.limits, one.expected, now))
     }
 
@@ -365,7 +375,7 @@ impl<W> SharedLimits<W> {
         id: u64,
         refused: Option<Exceeded>,
         now: Micros,
-    ) -> Option<Decided<W>> {
+    ) -> Option<LeaseDecision<W>> {
         let Some(one) = self.pending.remove(&id) else {
             if refused.is_none() && !self.held.contains_key(&id) {
                 self.outbox.push((To::One(from), LimitMessage::Return { id }));
@@ -487,7 +497,7 @@ impl<W> SharedLimits<W> {
     }
 
     /// Asks the new homes of waiting requests.
-    fn ask_new_homes(&mut self, now: Micros) -> Vec<Decided<W>> {
+    fn ask_new_homes(&mut self, now: Micros) -> Vec<LeaseDecision<W>> {
         let homes: Vec<(u64, RouterId)> =
             self.pending.iter().map(|(&id, one)| (id, self.home(one.tenant))).collect();
         let mut decided = Vec::new();

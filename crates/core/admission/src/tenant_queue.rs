@@ -22,9 +22,9 @@ pub(crate) struct TenantQueue {
     routes: BTreeMap<u64, BTreeSet<Order>>,
 }
 
-/// How a route's queue knows a tenant.
+/// What a route's queue orders its tenants by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct TurnOrder {
     /// The tenant's first slot.
     pub first: Slot,
     /// Its next request on the route, if that has a due time and the tenant its turn.
@@ -121,9 +121,9 @@ impl TenantQueue {
         self.routes.iter().filter_map(|(route, orders)| Some((*route, *orders.first()?)))
     }
 
-    /// What a route's queue knows of the tenant.
-    pub(crate) fn standing(&self, route: u64, served: u64) -> Option<Standing> {
-        Standing::of(self.first_slot(), self.next_on(route), served)
+    /// The tenant's place among those that wait for the route; `None` without a request for it.
+    pub(crate) fn turn_order(&self, route: u64, served: u64) -> Option<TurnOrder> {
+        TurnOrder::of(self.first_slot(), self.next_on(route), served)
     }
 
     /// The slot in which a request in this order would be admitted: the requests that go before it take the first ones.
@@ -137,10 +137,10 @@ impl TenantQueue {
     }
 }
 
-impl Standing {
-    /// The standing of a tenant with this first slot and this next request on the route.
-    pub(crate) fn of(first: Option<Slot>, next: Option<Order>, served: u64) -> Option<Standing> {
+impl TurnOrder {
+    /// The turn of a tenant with this first slot and this next request on the route.
+    pub(crate) fn of(first: Option<Slot>, next: Option<Order>, served: u64) -> Option<TurnOrder> {
         let (first, next) = (first?, next?);
-        Some(Standing { first, urgent: (first.0 <= served && next.0 != NO_DUE).then_some(next) })
+        Some(TurnOrder { first, urgent: (first.0 <= served && next.0 != NO_DUE).then_some(next) })
     }
 }

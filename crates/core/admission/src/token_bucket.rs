@@ -10,7 +10,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket.
+    /// A bucket with one minute's worth.
     pub fn full(per_minute: u32, now: Micros) -> TokenBucket {
         TokenBucket { level: per_minute.into(), at: now }
     }

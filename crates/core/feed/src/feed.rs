@@ -90,7 +90,7 @@ impl Feed {
         }
     }
 
-    /// The counters.
+    /// All counters since the feed began, and the number of the batch that comes next.
     pub fn counters(&self) -> Counters {
         Counters { next_seq: self.next, ..self.counters }
     }

@@ -20,7 +20,7 @@ pub enum GroupObstacle {
     Unfollowed {
         /// The engine's number of the group.
         group: u16,
-        /// Its kind.
+        /// The kind of attention that the engine states.
         kind: UnfollowedKind,
     },
     /// No group has full attention.

@@ -9,7 +9,8 @@ use warmroute_types::Micros;
 /// The longest pause between two attempts.
 const PAUSE_MAX: Micros = Micros::from_secs(600);
 
-/// The next attempt, if one is planned, and the pause before it.
+/// The next attempt, if one is planned, and the pause before it. `types::backoff` counts failures; a replay that succeeds and repairs
+/// nothing doubles the pause too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplaySchedule {
     due: Option<Micros>,

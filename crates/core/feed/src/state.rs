@@ -3,7 +3,7 @@
 use crate::groups::GroupObstacle;
 use crate::recent_batches::RecentBatches;
 
-/// The connection.
+/// How far the connection to the stream can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionState {
     Down,

@@ -17,7 +17,7 @@ use warmroute_types::Micros;
 /// retry, and a recovered worker must be used again within two seconds.
 pub const BREAKER_PAUSE: Micros = Micros::from_secs(1);
 
-/// The state of a breaker.
+/// Which requests a breaker lets pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BreakerState {
     /// Requests pass.

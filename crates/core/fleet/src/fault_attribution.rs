@@ -42,7 +42,7 @@ pub(crate) struct OutcomeCounts {
 pub(crate) enum Verdict {
     /// The fault is not known.
     Inconclusive,
-    /// The worker is at fault.
+    /// The worker breaks requests that others answer.
     WorkerAtFault,
 }
 

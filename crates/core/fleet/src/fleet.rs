@@ -414,7 +414,7 @@ impl Fleet {
         self.load(worker).bookings()
     }
 
-    /// Whether a member has this address.
+    /// Whether the fleet has the address now. A worker that is leaving does not count.
     pub fn has_member(&self, address: &Address) -> bool {
         let is_member =
             |slot: &WorkerSlot| slot.membership == Membership::Member && slot.worker.address == *address;

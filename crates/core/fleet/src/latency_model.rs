@@ -63,7 +63,7 @@ pub enum QueuePosition {
 /// What an engine reported about one prompt after it had computed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedPrompt {
-    /// Tokens of the prompt.
+    /// Tokens of the prompt, cached ones included.
     pub prompt_tokens: u32,
     /// How many of them the engine found in its cache.
     pub cached_tokens: u32,

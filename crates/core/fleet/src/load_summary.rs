@@ -13,7 +13,7 @@ use warmroute_types::{Micros, WorkerId, WorkerState};
 pub struct LoadSummary {
     /// The worker's version at the time of the copy; 0: nothing was copied yet.
     pub(crate) version: u64,
-    /// The worker.
+    /// The worker that the numbers are of.
     pub worker: WorkerId,
     /// The worker's state.
     pub state: WorkerState,

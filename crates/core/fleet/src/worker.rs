@@ -67,7 +67,7 @@ impl Worker {
 /// Everything about one worker at one moment, for lists and metrics.
 #[derive(Clone, Debug)]
 pub struct WorkerView {
-    /// The worker.
+    /// The worker; what follows is a copy of the moment.
     pub worker: Arc<Worker>,
     /// Models that the worker serves.
     pub models: Models,

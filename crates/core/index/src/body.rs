@@ -1,14 +1,14 @@
 //! A node's body: up to 64 consecutive spans and their holders, in one allocation that readers walk without a lock.
 //!
 //! ```text
-//! Head, digests u64×cap, words u64×words, masks u64×entries, sizes u32×cap, ids u16×entries, indices u8×words
+//! Head, digests u64×cap, words u64×words, masks u64×entries, sizes u32×cap, positions u16×entries, indices u8×words
 //! ```
 //!
 //! Three things change while a reader looks: `len` grows (digests below it never change), a holder's mask changes, or a
 //! word of the holder set changes. Each is one atomic step. Every other change (more room, another holder, a trimmed
 //! tail) builds a new body that replaces the old one, so a reader sees all of the change or none of it.
 //!
-//! A holder is an *entry* (its id and a mask with one bit per span, so holes are exact) or, where many workers hold all
+//! A holder is an *entry* (its position and a mask with one bit per span, so holes are exact) or, where many holders hold all
 //! spans, a bit in the sparse words. The arrays share one allocation, because separate arrays cost a walk one more cache
 //! miss each per 64 spans.
 #![allow(unsafe_code)]
@@ -18,6 +18,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::holder_bits::HolderPosition;
 use crate::span::{Reach, Size};
 
 /// Most spans in one body: a mask has one bit for each.
@@ -60,11 +61,15 @@ pub(crate) struct Plan<'a> {
     pub cap: usize,
     pub digests: &'a [u64],
     pub sizes: Sizes<'a>,
-    /// Words of the set of workers that hold every span: (index of the word, its bits).
+    /// Words of the set of holders that hold every span: (index of the word, its bits).
     pub words: &'a [(u8, u64)],
-    /// The other holders: (worker, mask).
-    pub entries: &'a [(u16, u64)],
+    /// The other holders: (position, mask).
+    pub entries: &'a [(HolderPosition, u64)],
 }
+
+/// A body that no node has yet. Only [`Plan::build`] makes one; a node takes it over, or it is freed when it is dropped.
+#[must_use]
+pub(crate) struct NewBody(NonNull<Head>);
 
 /// A view of a body. It is as valid as the borrow of the node it came from.
 #[derive(Clone, Copy)]
@@ -78,7 +83,7 @@ struct Offsets {
     words: usize,
     masks: usize,
     sizes: usize,
-    ids: usize,
+    positions: usize,
     indices: usize,
     end: usize,
 }
@@ -91,13 +96,13 @@ impl Offsets {
         let words_at = DIGESTS + 8 * cap;
         let masks_at = words_at + 8 * words;
         let sizes_at = masks_at + 8 * entries;
-        let ids_at = sizes_at + 4 * sizes;
-        let indices_at = ids_at + 2 * entries;
+        let positions_at = sizes_at + 4 * sizes;
+        let indices_at = positions_at + size_of::<HolderPosition>() * entries;
         Offsets {
             words: words_at,
             masks: masks_at,
             sizes: sizes_at,
-            ids: ids_at,
+            positions: positions_at,
             indices: indices_at,
             end: indices_at + words,
         }
@@ -116,8 +121,8 @@ pub(crate) fn ones(count: usize) -> u64 {
 }
 
 impl Plan<'_> {
-    /// Allocates the body. The caller owns it and frees it with [`free`].
-    pub fn build(&self) -> NonNull<Head> {
+    /// Allocates the body.
+    pub fn build(&self) -> NewBody {
         debug_assert!(self.digests.len() <= self.cap && self.cap <= SPANS_MAX);
         let sizes = if matches!(self.sizes, Sizes::Ragged(_)) { self.cap } else { 0 };
         let at = Offsets::new(self.cap, self.words.len(), self.entries.len(), sizes);
@@ -138,7 +143,7 @@ impl Plan<'_> {
             base.cast::<Head>().write(head);
             self.fill(base.as_ptr(), &at);
         }
-        base.cast()
+        NewBody(base.cast())
     }
 
     /// Writes the arrays. The part of digests and sizes beyond `len` stays uninitialized and is never read.
@@ -150,9 +155,9 @@ impl Plan<'_> {
                 base.add(at.words).cast::<u64>().add(i).write(bits);
                 base.add(at.indices).add(i).write(index);
             }
-            for (i, &(worker, mask)) in self.entries.iter().enumerate() {
+            for (i, &(position, mask)) in self.entries.iter().enumerate() {
                 base.add(at.masks).cast::<u64>().add(i).write(mask);
-                base.add(at.ids).cast::<u16>().add(i).write(worker);
+                base.add(at.positions).cast::<HolderPosition>().add(i).write(position);
             }
             if let Sizes::Ragged(sizes) = self.sizes {
                 ptr::copy_nonoverlapping(sizes.as_ptr(), base.add(at.sizes).cast(), sizes.len());
@@ -161,10 +166,26 @@ impl Plan<'_> {
     }
 }
 
+impl NewBody {
+    /// The address of the body, which the caller owns from now on and frees with [`free`].
+    pub fn into_raw(self) -> *mut Head {
+        let head = self.0.as_ptr();
+        std::mem::forget(self);
+        head
+    }
+}
+
+impl Drop for NewBody {
+    fn drop(&mut self) {
+        // SAFETY: `Plan::build` made it, no node has it, and no view of it exists.
+        unsafe { free(self.0) };
+    }
+}
+
 /// Frees a body.
 ///
 /// # Safety
-/// `head` came from [`Plan::build`], was not freed before, and no view of it is used any more.
+/// `head` came from [`NewBody::into_raw`], was not freed before, and no view of it is used any more.
 pub(crate) unsafe fn free(head: NonNull<Head>) {
     // SAFETY: the head is alive until the `dealloc`, and the layout is the one it was allocated with.
     unsafe {
@@ -175,7 +196,7 @@ pub(crate) unsafe fn free(head: NonNull<Head>) {
 
 impl<'a> Body<'a> {
     /// # Safety
-    /// `head` came from [`Plan::build`] and is not freed while `'a` lasts.
+    /// `head` came from [`NewBody::into_raw`] and is not freed while `'a` lasts.
     #[inline]
     pub unsafe fn new(head: NonNull<Head>) -> Body<'a> {
         Body { head, borrow: PhantomData }
@@ -249,7 +270,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The words of the set of workers that hold every span, each with its index.
+    /// The words of the set of holders that hold every span, each with its index.
     #[inline]
     pub fn words(self) -> impl Iterator<Item = (usize, &'a AtomicU64)> {
         let (at, count) = (self.offsets(), usize::from(self.head().words));
@@ -263,12 +284,12 @@ impl<'a> Body<'a> {
 
     /// The holders that are listed one by one, with their masks.
     #[inline]
-    pub fn entries(self) -> (&'a [u16], &'a [AtomicU64]) {
+    pub fn entries(self) -> (&'a [HolderPosition], &'a [AtomicU64]) {
         let (at, count) = (self.offsets(), usize::from(self.head().entries));
         // SAFETY: both arrays were written by `fill` and stay; the masks are only touched as atomics.
         unsafe {
-            let ids = std::slice::from_raw_parts(self.array::<u16>(at.ids), count);
-            (ids, std::slice::from_raw_parts(self.array::<AtomicU64>(at.masks), count))
+            let positions = std::slice::from_raw_parts(self.array::<HolderPosition>(at.positions), count);
+            (positions, std::slice::from_raw_parts(self.array::<AtomicU64>(at.masks), count))
         }
     }
 
@@ -307,36 +328,32 @@ mod tests {
             digests: &[11, 22],
             sizes: Sizes::Ragged(&sizes),
             words: &[(3, 0b101)],
-            entries: &[(9, 0b01), (4095, 0b11)],
+            entries: &[(HolderPosition(9), 0b01), (HolderPosition(4095), 0b11)],
         };
-        let head = plan.build();
-        // SAFETY: just built, freed below, one thread.
-        let body = unsafe { Body::new(head) };
+        let new = plan.build();
+        // SAFETY: `new` outlives the view; one thread.
+        let body = unsafe { Body::new(new.0) };
         assert_eq!(body.digests(body.len()), [11, 22]);
         assert_eq!(body.reach(Reach::default(), 2), Reach { spans: 2, bytes: 12, tokens: 3 });
         assert_eq!(body.words().map(|(i, w)| (i, w.load(Ordering::Relaxed))).collect::<Vec<_>>(), [(3, 5)]);
-        assert_eq!(body.entries().0, [9, 4095]);
+        assert_eq!(body.entries().0, [9, 4095].map(HolderPosition));
         assert_eq!(body.entries().1[1].load(Ordering::Relaxed), 0b11);
         // SAFETY: one writer, room for two more.
         unsafe { body.push(33, Size(1 << 12)) };
         assert_eq!(body.digests(3), [11, 22, 33]);
         assert_eq!(body.size(2).bytes(), 1);
-        // SAFETY: no view is used after this.
-        unsafe { free(head) };
     }
 
     #[test]
     fn even_bodies_store_no_sizes() {
         let size = Size(64 << 12 | 16);
         let even = Plan { cap: 64, digests: &[1], sizes: Sizes::Even(size), words: &[], entries: &[] };
-        let head = even.build();
-        // SAFETY: just built, freed below, one thread.
-        let body = unsafe { Body::new(head) };
+        let new = even.build();
+        // SAFETY: `new` outlives the view; one thread.
+        let body = unsafe { Body::new(new.0) };
         assert_eq!(body.allocated(), size_of::<Head>() + 64 * 8);
         assert!(body.has_room_for(size) && !body.has_room_for(Size(63 << 12 | 16)));
         assert_eq!(body.reach(Reach::default(), 1).tokens, 16);
-        // SAFETY: no view is used after this.
-        unsafe { free(head) };
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub(crate) struct Chain {
     pub names: Vec<u64>,
     pub digests: Vec<u64>,
     pub sizes: Vec<Size>,
-    /// How often the worker holds each span. Zero for a placeholder, which keeps the position of the spans behind it.
+    /// How often the holder holds each span. Zero for a placeholder, which keeps the position of the spans behind it.
     pub counts: Vec<u32>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct NodeRange<'g> {
 pub(crate) enum Origin {
     /// It existed. Its holders have not changed.
     Existing,
-    /// It was inserted, and the inserting worker holds it.
+    /// It was inserted, and the inserting holder holds it.
     New,
 }
 

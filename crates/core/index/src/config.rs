@@ -16,7 +16,7 @@ pub struct Config {
     pub orphans_max: usize,
     /// How long a presumed span counts as cached after its last use.
     pub presumed_ttl: Micros,
-    /// Cache capacity of a worker in tokens, until [`Index::set_capacity`](crate::Index::set_capacity) states
+    /// Cache capacity of a holder in tokens, until [`Index::set_capacity`](crate::Index::set_capacity) states
     /// another.
     pub presumed_tokens: u64,
     /// The hash that digests spans.
@@ -53,7 +53,7 @@ impl Config {
         check_settings(&[
             ("max-tree-size", self.budget_bytes >= BUDGET_BYTES_MIN, "must be at least 64KiB"),
             ("presumed-ttl-secs", self.presumed_ttl > Micros::ZERO, AT_LEAST_1),
-            ("worker-kv-tokens", self.presumed_tokens > 0, AT_LEAST_1),
+            ("holder-kv-tokens", self.presumed_tokens > 0, AT_LEAST_1),
         ])
     }
 }
@@ -61,8 +61,8 @@ impl Config {
 /// Why the index refused a call. A refused call changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IndexError {
-    /// The worker's id is not below [`HOLDERS_MAX`](crate::HOLDERS_MAX).
-    #[error("worker id {0} is too large for the index; the limit is {max}", max = crate::HOLDERS_MAX)]
+    /// The holder's id is not below [`HOLDERS_MAX`](crate::HOLDERS_MAX).
+    #[error("holder id {0} is not below the index's limit of {max}", max = crate::HOLDERS_MAX)]
     HolderIdTooLarge(HolderId),
     /// Reported spans under a presumed root, presumed spans under a reported root, or an operation of the other
     /// source.
@@ -80,6 +80,6 @@ mod tests {
         let refused = |config: Config| config.validate().unwrap_err().option;
         assert_eq!(refused(Config { budget_bytes: 10, ..Config::default() }), "max-tree-size");
         assert_eq!(refused(Config { presumed_ttl: Micros::ZERO, ..Config::default() }), "presumed-ttl-secs");
-        assert_eq!(refused(Config { presumed_tokens: 0, ..Config::default() }), "worker-kv-tokens");
+        assert_eq!(refused(Config { presumed_tokens: 0, ..Config::default() }), "holder-kv-tokens");
     }
 }

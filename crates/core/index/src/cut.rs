@@ -1,4 +1,4 @@
-//! A correction: an engine reported how much of a prompt it found cached, so the worker cannot hold what lies beyond.
+//! A correction: an engine reported how much of a prompt it found cached, so the holder cannot hold what lies beyond.
 //!
 //! A cut removes every span from the first one that ends beyond the reported tokens, together with everything that
 //! continues it: no engine keeps the end of a chain without its beginning. That may be much, so a cut is a walk that

@@ -2,7 +2,7 @@
 //!
 //! Readers take no lock. Writers take one lock for a bounded time: an operation that may touch many spans (a clear, a
 //! cut, a long chain, an expiry) runs in pieces, and waiting writers run in between. Other callers therefore see such
-//! an operation half done, node by node. Callers must put operations on one worker in order themselves.
+//! an operation half done, node by node. Callers must put operations on one holder in order themselves.
 //!
 //! Presumptions never wait for the lock: the thread that holds it applies them (`pending.rs`).
 
@@ -15,6 +15,7 @@ use crate::chain::ChainSlice;
 use crate::children::Children;
 use crate::config::{Config, IndexError};
 use crate::digest::Digester;
+use crate::holder_bits::{HOLDERS_MAX, HolderBits, HolderPosition};
 use crate::holder_id::HolderId;
 use crate::lookup::LookupContext;
 use crate::node::Pinned;
@@ -28,7 +29,6 @@ use crate::snapshot::{BoundedSnapshot, Snapshot, SnapshotBuilder};
 use crate::span::{NamedSpan, Span};
 use crate::stats::Stats;
 use crate::table_hash::TableHash;
-use crate::worker_bits::{HOLDERS_MAX, WorkerBits};
 use crate::writer::{NODES_A_HOLD, SPANS_A_HOLD, Writer};
 use crate::writer_lock::{WriterGuard, WriterLock};
 
@@ -45,10 +45,10 @@ pub struct PendingRestore {
     away: Micros,
 }
 
-/// The index: which worker holds which prefix.
+/// The index: which holder holds which prefix.
 pub struct Index {
     children: Arc<Children>,
-    worker_bits: Arc<WorkerBits>,
+    holder_bits: Arc<HolderBits>,
     path_overflows: AtomicU64,
     digester: Digester,
     table_hash: TableHash,
@@ -60,10 +60,10 @@ impl Index {
     pub fn new(config: &Config) -> Index {
         let table_hash = TableHash::new(config.table_seed);
         let children = Arc::new(Children::new(table_hash));
-        let worker_bits = Arc::new(WorkerBits::new());
-        let writer = Writer::new(Arc::clone(&children), Arc::clone(&worker_bits), config);
+        let holder_bits = Arc::new(HolderBits::new());
+        let writer = Writer::new(Arc::clone(&children), Arc::clone(&holder_bits), config);
         Index {
-            worker_bits,
+            holder_bits,
             path_overflows: AtomicU64::new(0),
             digester: Digester::new(config.hash, config.seed),
             table_hash,
@@ -82,7 +82,7 @@ impl Index {
         &self.digester
     }
 
-    /// Writes to `out` how far from its start each worker holds the prompt. Takes no lock, and allocates nothing once
+    /// Writes to `out` how far from its start each holder holds the prompt. Takes no lock, and allocates nothing once
     /// `out` has grown. During a concurrent write, each node of up to 64 spans is seen before or after the change.
     pub fn lookup(&self, root: RootKey, prompt: Prompt<'_>, out: &mut Overlaps) {
         out.begin();
@@ -92,7 +92,7 @@ impl Index {
         let context = LookupContext {
             children: &self.children,
             digester: &self.digester,
-            worker_bits: &self.worker_bits,
+            holder_bits: &self.holder_bits,
             pinned: Pinned::by(&guard),
         };
         context.lookup(root.digest(), prompt, out);
@@ -102,13 +102,13 @@ impl Index {
         }
     }
 
-    /// Stores a chain of spans that a worker reported after `parent`. A chain with an unknown parent waits for it.
-    pub fn store(&self, worker: HolderId, parent: Parent, spans: &[NamedSpan]) -> Result<Stored, IndexError> {
+    /// Stores a chain of spans that a holder reported after `parent`. A chain with an unknown parent waits for it.
+    pub fn store(&self, holder: HolderId, parent: Parent, spans: &[NamedSpan]) -> Result<Stored, IndexError> {
         if let Parent::Root(root) = parent {
             expect_source(root, Source::Reported)?;
         }
         let mut writer = self.writer.lock();
-        let position = self.assign_position(worker)?;
+        let position = self.assign_position(holder)?;
         let mut all = Stored::default();
         let mut grafts = Vec::new();
         let mut after = parent;
@@ -133,8 +133,8 @@ impl Index {
         Ok(all)
     }
 
-    /// Inserts the chains of a worker that wait for these names.
-    fn graft(&self, writer: &mut WriterGuard<'_>, position: u16, mut names: Vec<u64>) -> usize {
+    /// Inserts the chains of a holder that wait for these names.
+    fn graft(&self, writer: &mut WriterGuard<'_>, position: HolderPosition, mut names: Vec<u64>) -> usize {
         let mut grafted = 0;
         names.reverse();
         while !names.is_empty() {
@@ -146,9 +146,9 @@ impl Index {
         grafted
     }
 
-    /// Removes spans that a worker reported as removed: each name once.
-    pub fn remove(&self, worker: HolderId, names: &[u64]) -> Removed {
-        let Some(position) = self.worker_bits.find(worker) else {
+    /// Removes spans that a holder reported as removed: each name once.
+    pub fn remove(&self, holder: HolderId, names: &[u64]) -> Removed {
+        let Some(position) = self.holder_bits.find(holder) else {
             return Removed { known: 0, unknown: names.len() };
         };
         let known = self.in_pieces(names, |writer, piece| writer.remove(position, piece));
@@ -180,7 +180,7 @@ impl Index {
     ) -> Result<usize, IndexError> {
         expect_source(root, Source::Reported)?;
         let mut writer = self.writer.lock();
-        let (to, from) = (self.assign_position(to)?, self.worker_bits.find(from));
+        let (to, from) = (self.assign_position(to)?, self.holder_bits.find(from));
         let Some(from) = from.filter(|&from| from != to) else { return Ok(0) };
         let nodes = writer.held_by(&self.digester, from, root, prompt, upto_tokens);
         let (mut copied, mut grafts) = (0, Vec::new());
@@ -193,14 +193,14 @@ impl Index {
     }
 
     /// Replaces what `to` holds by a copy of what `from` holds and has waiting, with the same names and counts.
-    /// Returns the number of spans. Runs in pieces; the caller must not change either worker meanwhile.
+    /// Returns the number of spans. Runs in pieces; the caller must not change either holder meanwhile.
     pub fn copy_all(&self, from: HolderId, to: HolderId) -> Result<usize, IndexError> {
         if from == to {
             return Ok(0);
         }
         self.clear(to);
         let mut writer = self.writer.lock();
-        let (to, from) = (self.assign_position(to)?, self.worker_bits.find(from));
+        let (to, from) = (self.assign_position(to)?, self.holder_bits.find(from));
         let Some(from) = from else { return Ok(0) };
         let mut copied = 0;
         // Last partition first: a concurrent removal may join the last partition with one that is still to come.
@@ -215,22 +215,22 @@ impl Index {
         Ok(copied)
     }
 
-    /// Counts spans once more that a worker reported again by name only. Returns how many of the names the worker
+    /// Counts spans once more that a holder reported again by name only. Returns how many of the names the holder
     /// holds or has waiting; other names are ignored.
-    pub fn store_by_name(&self, worker: HolderId, names: &[u64]) -> usize {
-        let Some(position) = self.worker_bits.find(worker) else { return 0 };
+    pub fn store_by_name(&self, holder: HolderId, names: &[u64]) -> usize {
+        let Some(position) = self.holder_bits.find(holder) else { return 0 };
         self.in_pieces(names, |writer, piece| writer.store_by_name(position, piece))
     }
 
-    /// Whether a worker holds any of these names or has it waiting.
-    pub fn knows_any(&self, worker: HolderId, names: &[u64]) -> bool {
-        let Some(position) = self.worker_bits.find(worker) else { return false };
+    /// Whether a holder holds any of these names or has it waiting.
+    pub fn knows_any(&self, holder: HolderId, names: &[u64]) -> bool {
+        let Some(position) = self.holder_bits.find(holder) else { return false };
         names.chunks(SPANS_A_HOLD).any(|piece| self.writer.lock().knows_any(position, piece))
     }
 
-    /// Removes everything that one worker holds, reported and presumed. Its capacity stays.
-    pub fn clear(&self, worker: HolderId) {
-        let Some(position) = self.worker_bits.find(worker) else { return };
+    /// Removes everything that one holder holds, reported and presumed. Its capacity stays.
+    pub fn clear(&self, holder: HolderId) {
+        let Some(position) = self.holder_bits.find(holder) else { return };
         let mut writer = self.writer.lock();
         let horizon = writer.presumed.horizon();
         while writer.clear_some(position, horizon) == Work::Left {
@@ -238,9 +238,9 @@ impl Index {
         }
     }
 
-    /// Removes what one worker is presumed to hold, and keeps what it reported.
-    pub fn clear_presumed(&self, worker: HolderId) {
-        let Some(position) = self.worker_bits.find(worker) else { return };
+    /// Removes what one holder is presumed to hold, and keeps what it reported.
+    pub fn clear_presumed(&self, holder: HolderId) {
+        let Some(position) = self.holder_bits.find(holder) else { return };
         let mut writer = self.writer.lock();
         let horizon = writer.presumed.horizon();
         while writer.clear_presumed_some(position, horizon) == Work::Left {
@@ -248,16 +248,16 @@ impl Index {
         }
     }
 
-    /// Presumes that a worker will hold a prompt that is being sent to it. Lookups see it at once. A presumption
-    /// evicts nothing that an unanswered request uses, and nothing for the sake of the worker's capacity.
+    /// Presumes that a holder will hold a prompt that is being sent to it. Lookups see it at once. A presumption
+    /// evicts nothing that an unanswered request uses, and nothing for the sake of the holder's capacity.
     pub fn presume(
         &self,
-        worker: HolderId,
+        holder: HolderId,
         root: RootKey,
         spans: &[Span],
         now: Micros,
     ) -> Result<Presumption, IndexError> {
-        let presumption = self.presume_later(worker, root, &Arc::new(spans.to_vec()), now);
+        let presumption = self.presume_later(holder, root, &Arc::new(spans.to_vec()), now);
         self.apply_pending();
         presumption
     }
@@ -266,16 +266,16 @@ impl Index {
     /// waits for no other writer and allocates nothing. Lookups see the presumption at once.
     pub fn presume_later(
         &self,
-        worker: HolderId,
+        holder: HolderId,
         root: RootKey,
         spans: &Arc<Vec<Span>>,
         now: Micros,
     ) -> Result<Presumption, IndexError> {
         expect_source(root, Source::Presumed)?;
-        if worker.index() >= HOLDERS_MAX {
-            return Err(IndexError::HolderIdTooLarge(worker));
+        if holder.index() >= HOLDERS_MAX {
+            return Err(IndexError::HolderIdTooLarge(holder));
         }
-        let prompt = PresumedPrompt { holder: worker, root, spans: Arc::clone(spans), now };
+        let prompt = PresumedPrompt { holder, root, spans: Arc::clone(spans), now };
         Ok(Presumption(self.writer.presume(prompt)))
     }
 
@@ -284,7 +284,7 @@ impl Index {
         self.writer.apply_pending();
     }
 
-    /// Confirms a presumption after the first token: it counts until it expires. Spans beyond the worker's capacity
+    /// Confirms a presumption after the first token: it counts until it expires. Spans beyond the holder's capacity
     /// are evicted, least recently used first. Waits for no other writer.
     pub fn confirm(&self, presumption: Presumption) {
         self.writer.settle(Operation::Confirm(presumption.0));
@@ -303,10 +303,10 @@ impl Index {
         work()
     }
 
-    /// Sets a worker's cache capacity in tokens. Presumed spans beyond it are evicted, least recently used first.
-    pub fn set_capacity(&self, worker: HolderId, tokens: u64) -> Result<(), IndexError> {
+    /// Sets a holder's cache capacity in tokens. Presumed spans beyond it are evicted, least recently used first.
+    pub fn set_capacity(&self, holder: HolderId, tokens: u64) -> Result<(), IndexError> {
         let mut writer = self.writer.lock();
-        let position = self.assign_position(worker)?;
+        let position = self.assign_position(holder)?;
         writer.presumed.set_capacity(position, tokens);
         while writer.fit(position) == Work::Left {
             writer.pass_on();
@@ -314,16 +314,16 @@ impl Index {
         Ok(())
     }
 
-    /// The cache capacity of a worker, in tokens.
-    pub fn capacity_tokens(&self, worker: HolderId) -> u64 {
-        let position = self.worker_bits.find(worker);
+    /// The cache capacity of a holder, in tokens.
+    pub fn capacity_tokens(&self, holder: HolderId) -> u64 {
+        let position = self.holder_bits.find(holder);
         let writer = self.writer.lock();
         writer.presumed.capacity_tokens(position)
     }
 
-    /// Tokens that a worker is presumed to hold, including those of unanswered requests.
-    pub fn presumed_tokens(&self, worker: HolderId) -> u64 {
-        self.worker_bits.find(worker).map_or(0, |position| self.writer.lock().presumed.tokens(position))
+    /// Tokens that a holder is presumed to hold, including those of unanswered requests.
+    pub fn presumed_tokens(&self, holder: HolderId) -> u64 {
+        self.holder_bits.find(holder).map_or(0, |position| self.writer.lock().presumed.tokens(position))
     }
 
     /// All presumed spans of answered requests, for another index with the same digester.
@@ -337,42 +337,42 @@ impl Index {
         while let Some(id) = from {
             from = self.writer.lock().save_some(id, now, &mut builder);
         }
-        builder.finish(|position| self.worker_bits.worker(position).0)
+        builder.finish()
     }
 
-    /// Prepares a snapshot that was taken `away` before `now`. [`Index::restore`] then restores its workers one by
+    /// Prepares a snapshot that was taken `away` before `now`. [`Index::restore`] then restores its holders one by
     /// one.
     pub fn begin_restore(&self, snapshot: Snapshot, now: Micros, away: Micros) -> PendingRestore {
         PendingRestore { snapshot, now, away }
     }
 
-    /// Gives a worker what `saved_id` held in the snapshot. Set the worker's capacity first.
+    /// Gives a holder what `saved_id` held in the snapshot. Set the holder's capacity first.
     pub fn restore(
         &self,
         pending: &PendingRestore,
         saved_id: HolderId,
-        worker: HolderId,
+        holder: HolderId,
     ) -> Result<(), IndexError> {
-        self.merge(pending, saved_id, worker, || true)
+        self.merge(pending, saved_id, holder, || true)
     }
 
-    /// Adds what `saved_id` held in the snapshot to what a worker is presumed to hold, as far as it fits and has not
+    /// Adds what `saved_id` held in the snapshot to what a holder is presumed to hold, as far as it fits and has not
     /// expired. Each use keeps its own time, so merging makes nothing older or younger. `goes_on` is called before
-    /// each use and stops the merge when it returns false, for a worker that has left meanwhile.
+    /// each use and stops the merge when it returns false, for a holder that has left meanwhile.
     pub fn merge(
         &self,
         pending: &PendingRestore,
         saved_id: HolderId,
-        worker: HolderId,
+        holder: HolderId,
         mut goes_on: impl FnMut() -> bool,
     ) -> Result<(), IndexError> {
         let PendingRestore { snapshot, now, away } = pending;
         let (mut digests, mut sizes, mut after) = (Vec::new(), Vec::new(), 0);
         let (position, ttl) = {
             let writer = self.writer.lock();
-            (self.assign_position(worker)?, writer.ttl())
+            (self.assign_position(holder)?, writer.ttl())
         };
-        for one in snapshot.uses_of(saved_id.0) {
+        for one in snapshot.uses_of(saved_id) {
             let age = Micros(one.age.0.saturating_add(away.0));
             if age >= ttl {
                 continue;
@@ -381,16 +381,16 @@ impl Index {
                 break;
             }
             let root = snapshot.chain(one, &mut digests, &mut sizes);
-            let past = PastUse { worker: position, root, at: Micros(now.0.saturating_sub(age.0)), after };
+            let past = PastUse { holder: position, root, at: Micros(now.0.saturating_sub(age.0)), after };
             after = self.writer.lock().add_past_use(past, ChainSlice { digests: &digests, sizes: &sizes });
         }
         Ok(())
     }
 
-    /// Corrects a worker's view after an engine found only `keep_tokens` of the prompt cached: removes the rest of
+    /// Corrects a holder's view after an engine found only `keep_tokens` of the prompt cached: removes the rest of
     /// the prompt and everything that continues it.
-    pub fn cut(&self, worker: HolderId, root: RootKey, prompt: Prompt<'_>, keep_tokens: u32) {
-        if let Some(position) = self.worker_bits.find(worker) {
+    pub fn cut(&self, holder: HolderId, root: RootKey, prompt: Prompt<'_>, keep_tokens: u32) {
+        if let Some(position) = self.holder_bits.find(holder) {
             self.cut_position(position, root, prompt, keep_tokens, None);
         }
     }
@@ -399,26 +399,26 @@ impl Index {
     /// possible.
     pub fn cut_unless(
         &self,
-        worker: HolderId,
+        holder: HolderId,
         root: RootKey,
         prompt: Prompt<'_>,
         keep_tokens: u32,
         spared_by: HolderId,
     ) -> Result<(), IndexError> {
         expect_source(root, Source::Reported)?;
-        if let Some(position) = self.worker_bits.find(worker) {
-            self.cut_position(position, root, prompt, keep_tokens, self.worker_bits.find(spared_by));
+        if let Some(position) = self.holder_bits.find(holder) {
+            self.cut_position(position, root, prompt, keep_tokens, self.holder_bits.find(spared_by));
         }
         Ok(())
     }
 
     fn cut_position(
         &self,
-        position: u16,
+        position: HolderPosition,
         root: RootKey,
         prompt: Prompt<'_>,
         keep_tokens: u32,
-        spared_by: Option<u16>,
+        spared_by: Option<HolderPosition>,
     ) {
         let mut writer = self.writer.lock();
         let mut cut = writer.cut(&self.digester, root, prompt, keep_tokens);
@@ -453,9 +453,9 @@ impl Index {
         }
         let found = survey.finish(&mut writer.tree, count_max);
         drop(writer);
-        let name = |(head, positions): (PrefixHead, Vec<u16>)| {
+        let name = |(head, positions): (PrefixHead, Vec<HolderPosition>)| {
             let mut holders: Vec<HolderId> =
-                positions.into_iter().map(|position| self.worker_bits.worker(position)).collect();
+                positions.into_iter().map(|position| self.holder_bits.holder(position)).collect();
             holders.sort_unstable();
             PrefixHead { holders, ..head }
         };
@@ -468,9 +468,9 @@ impl Index {
         Stats { path_overflows, ..self.writer.lock().stats() }
     }
 
-    /// The worker's bit position, assigned on first use. The caller holds the writer's lock.
-    fn assign_position(&self, worker: HolderId) -> Result<u16, IndexError> {
-        self.worker_bits.take(worker).ok_or(IndexError::HolderIdTooLarge(worker))
+    /// The holder's bit position, assigned on first use. The caller holds the writer's lock.
+    fn assign_position(&self, holder: HolderId) -> Result<HolderPosition, IndexError> {
+        self.holder_bits.take(holder).ok_or(IndexError::HolderIdTooLarge(holder))
     }
 }
 

@@ -1,38 +1,38 @@
-//! The workers that hold everything matched so far during a lookup.
+//! The holders that hold everything matched so far during a lookup.
 //!
 //! The set is a bit array of `N` words. Each lookup uses the smallest `N` with room for the words in use: a few
-//! workers fit a register, thousands fit a few cache lines, and neither pays for the other.
+//! holders fit a register, thousands fit a few cache lines, and neither pays for the other.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::body::{Body, ones};
+use crate::holder_bits::{HolderBits, HolderPosition};
 use crate::node::Node;
 use crate::overlap::Overlaps;
 use crate::span::Reach;
-use crate::worker_bits::WorkerBits;
 
-/// Whether a lookup may report a worker more than once.
+/// Whether a lookup may report a holder more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathCount {
-    /// One path: a worker is reported once.
+    /// One path: a holder is reported once.
     One,
-    /// Several paths: a worker's longest overlap counts.
+    /// Several paths: a holder's longest overlap counts.
     Many,
 }
 
-/// The workers that hold everything matched so far on one path down the tree.
+/// The holders that hold everything matched so far on one path down the tree.
 #[derive(Clone)]
 pub(crate) struct LiveSet<'a, const N: usize> {
     alive: [u64; N],
-    /// True before the first node: every worker that holds it joins.
+    /// True before the first node: every holder that holds it joins.
     is_open: bool,
     paths: PathCount,
-    worker_bits: &'a WorkerBits,
+    holder_bits: &'a HolderBits,
 }
 
 impl<'a, const N: usize> LiveSet<'a, N> {
-    pub fn new(worker_bits: &'a WorkerBits, paths: PathCount) -> LiveSet<'a, N> {
-        LiveSet { alive: [0; N], is_open: true, paths, worker_bits }
+    pub fn new(holder_bits: &'a HolderBits, paths: PathCount) -> LiveSet<'a, N> {
+        LiveSet { alive: [0; N], is_open: true, paths, holder_bits }
     }
 
     #[inline]
@@ -40,7 +40,7 @@ impl<'a, const N: usize> LiveSet<'a, N> {
         !self.is_open && self.alive.iter().all(|&word| word == 0)
     }
 
-    /// Passes the first `matched` spans of a node. Workers that do not hold all of them are reported and leave the
+    /// Passes the first `matched` spans of a node. Holders that do not hold all of them are reported and leave the
     /// set.
     #[inline]
     pub fn pass(&mut self, node: &Node, body: Body<'_>, matched: usize, out: &mut Overlaps) {
@@ -64,11 +64,11 @@ impl<'a, const N: usize> LiveSet<'a, N> {
         self.is_open = false;
     }
 
-    /// The usual case of a chain that no workers share: one worker is left, it alone is listed, and it holds all.
+    /// The usual case of a chain that no holders share: one holder is left, it alone is listed, and it holds all.
     #[inline]
     fn is_held_by_one(&self, body: Body<'_>, matched: usize) -> bool {
         let ([position], [mask]) = body.entries() else { return false };
-        let (index, bit) = (usize::from(position / 64), 1 << (position % 64));
+        let (index, bit) = (position.word(), position.mask());
         let is_alone = |(at, &word): (usize, &u64)| word == if at == index { bit } else { 0 };
         !self.is_open
             && mask.load(Relaxed) & ones(matched) == ones(matched)
@@ -86,10 +86,10 @@ impl<'a, const N: usize> LiveSet<'a, N> {
         held: &mut [u64; N],
         out: &mut Overlaps,
     ) {
-        let (worker_bits, masks) = body.entries();
+        let (positions, masks) = body.entries();
         let whole = ones(matched);
-        for (&position, mask) in worker_bits.iter().zip(masks) {
-            let (index, bit) = (usize::from(position / 64), 1 << (position % 64));
+        for (&position, mask) in positions.iter().zip(masks) {
+            let (index, bit) = (position.word(), position.mask());
             // A position assigned after the lookup began may lie beyond the words of this set.
             if index >= N || !(self.is_open || self.alive[index] & bit != 0) {
                 continue;
@@ -105,14 +105,14 @@ impl<'a, const N: usize> LiveSet<'a, N> {
         }
     }
 
-    /// The set after the first `matched` spans, without reporting workers that leave.
+    /// The set after the first `matched` spans, without reporting holders that leave.
     pub fn restricted_to(&self, body: Body<'_>, matched: usize) -> LiveSet<'a, N> {
         let mut held = complete::<N>(body);
-        let (worker_bits, masks) = body.entries();
-        for (&position, mask) in worker_bits.iter().zip(masks) {
-            if let Some(word) = held.get_mut(usize::from(position / 64)) {
+        let (positions, masks) = body.entries();
+        for (&position, mask) in positions.iter().zip(masks) {
+            if let Some(word) = held.get_mut(position.word()) {
                 let is_held = mask.load(Relaxed) & ones(matched) == ones(matched);
-                *word |= u64::from(is_held) << (position % 64);
+                *word |= u64::from(is_held) * position.mask();
             }
         }
         let both = |(alive, held): (&u64, &u64)| if self.is_open { *held } else { alive & held };
@@ -125,7 +125,7 @@ impl<'a, const N: usize> LiveSet<'a, N> {
         live_set
     }
 
-    /// Reports all workers that are left.
+    /// Reports all holders that are left.
     pub fn end(&self, reach: Reach, out: &mut Overlaps) {
         for (index, &word) in self.alive.iter().enumerate() {
             self.report_word(index, word, reach, out);
@@ -135,22 +135,22 @@ impl<'a, const N: usize> LiveSet<'a, N> {
     #[inline]
     fn report_word(&self, index: usize, mut word: u64, reach: Reach, out: &mut Overlaps) {
         while word != 0 {
-            self.report_one((index * 64) as u16 + word.trailing_zeros() as u16, reach, out);
+            self.report_one(HolderPosition::at(index, word.trailing_zeros()), reach, out);
             word &= word - 1;
         }
     }
 
     #[inline]
-    fn report_one(&self, position: u16, reach: Reach, out: &mut Overlaps) {
-        let worker = self.worker_bits.worker(position);
+    fn report_one(&self, position: HolderPosition, reach: Reach, out: &mut Overlaps) {
+        let holder = self.holder_bits.holder(position);
         match self.paths {
-            PathCount::One => out.report(worker, reach),
-            PathCount::Many => out.report_best(position, worker, reach),
+            PathCount::One => out.report(holder, reach),
+            PathCount::Many => out.report_best(position, holder, reach),
         }
     }
 }
 
-/// The workers in a body's set of complete holders.
+/// The holders in a body's set of complete holders.
 #[inline]
 fn complete<const N: usize>(body: Body<'_>) -> [u64; N] {
     let mut held = [0; N];

@@ -10,13 +10,13 @@
 use crate::body::{Body, SPANS_MAX};
 use crate::children::Children;
 use crate::digest::Digester;
+use crate::holder_bits::{HolderBits, WORDS_MAX};
 use crate::live_set::{LiveSet, PathCount};
 use crate::node::{NodeRef, Pinned};
 use crate::operation::Prompt;
 use crate::overlap::Overlaps;
 use crate::span::common;
 use crate::trail::TrailPlace;
-use crate::worker_bits::{WORDS_MAX, WorkerBits};
 
 /// Most paths followed at once.
 const PATHS_MAX: usize = 4;
@@ -26,14 +26,14 @@ const PATHS_MAX: usize = 4;
 pub(crate) struct LookupContext<'a> {
     pub children: &'a Children,
     pub digester: &'a Digester,
-    pub worker_bits: &'a WorkerBits,
+    pub holder_bits: &'a HolderBits,
     pub pinned: Pinned<'a>,
 }
 
 impl LookupContext<'_> {
     /// Looks a prompt up, with the smallest live set that has room for all positions in use.
     pub fn lookup(self, root: u64, prompt: Prompt<'_>, out: &mut Overlaps) {
-        match self.worker_bits.words() {
+        match self.holder_bits.words() {
             0..=1 => self.walk::<1>(root, prompt, out),
             2..=4 => self.walk::<4>(root, prompt, out),
             5..=16 => self.walk::<16>(root, prompt, out),
@@ -56,7 +56,7 @@ fn chunks<const N: usize>(context: LookupContext<'_>, root: u64, digests: &[u64]
     let Some(&first) = digests.first() else { return };
     let Some(root) = children.find(0, 0, root, context.pinned) else { return };
     let mut next = children.find(root.serial, 0, first, context.pinned);
-    let mut live_set = LiveSet::<N>::new(context.worker_bits, PathCount::One);
+    let mut live_set = LiveSet::<N>::new(context.holder_bits, PathCount::One);
     let mut rest = digests;
     let mut reach = root.start;
     while let Some(node) = next {
@@ -116,7 +116,7 @@ struct ByteWalk<'a, const N: usize> {
 fn bytes<const N: usize>(context: LookupContext<'_>, root_key: u64, prompt: &[u8], out: &mut Overlaps) {
     let Some(root) = context.children.find(0, 0, root_key, context.pinned) else { return };
     let mut walk = ByteWalk { context, prompt, paths: [const { None }; PATHS_MAX], open: 0 };
-    let live_set = LiveSet::<N>::new(context.worker_bits, PathCount::Many);
+    let live_set = LiveSet::<N>::new(context.holder_bits, PathCount::Many);
     out.trail.begin(root_key);
     walk.fork(root, root.body(), &[0], 0, &live_set, out);
     while let Some(path) = walk.next_path() {
@@ -141,7 +141,7 @@ impl<'a, const N: usize> ByteWalk<'a, N> {
         }
         let before = live_set.clone();
         live_set.pass(&node, body, matched, out);
-        // Workers on a path that continues are reported where that path ends.
+        // Holders on a path that continues are reported where that path ends.
         if self.fork(node, body, &ends[..=matched], matched, &before, out) == Next::End {
             let reach = body.reach(node.start, matched);
             out.end_path(reach, matched < body.len() || node.next().is_some());
@@ -172,7 +172,7 @@ impl<'a, const N: usize> ByteWalk<'a, N> {
         digests.len()
     }
 
-    /// Opens a path for each child that continues the matched part, with the workers that hold everything before it.
+    /// Opens a path for each child that continues the matched part, with the holders that hold everything before it.
     fn fork(
         &mut self,
         node: NodeRef<'a>,
@@ -201,7 +201,7 @@ impl<'a, const N: usize> ByteWalk<'a, N> {
         next
     }
 
-    /// Returns false where no worker is left on the path, or too many paths are open.
+    /// Returns false where no holder is left on the path, or too many paths are open.
     fn push_path(&mut self, path: Path<'a, N>, out: &mut Overlaps) -> bool {
         if path.live_set.is_empty() {
             return false;

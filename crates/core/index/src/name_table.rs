@@ -1,7 +1,7 @@
 //! The table from a name to the address of its span: 8 bytes a slot, eight slots a bucket, one cache line a bucket.
 //!
 //! A slot contains 32 bits of the name's hash and a 32-bit address. The full name is stored with the span in its node
-//! or in its `WorkerNames`, where a probable match is checked. A name has two buckets and lies in either, so a search
+//! or in its `HolderNames`, where a probable match is checked. A name has two buckets and lies in either, so a search
 //! reads two cache lines that can be prefetched together, and a removal only clears a slot. Of two buckets the emptier
 //! one is filled; where both are full, a slot moves to its other bucket. A table so becomes nine tenths full. A large
 //! table consists of small ones that are split and joined one at a time: none is ever rebuilt as a whole.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crossbeam_epoch::Guard;
 
-use crate::body::{self, Body, Head};
+use crate::body::{self, Body, Head, NewBody};
 use crate::child_lengths::ChildLengths;
 use crate::prefetch;
 use crate::span::Reach;
@@ -57,7 +57,7 @@ pub(crate) struct Node {
 pub(crate) struct NodeMeta {
     /// The shared name of each span; empty where spans have no names.
     pub names: Vec<u64>,
-    /// Which of `names` are in the shared name table. A span has a shared name only while a worker holds it.
+    /// Which of `names` are in the shared name table. A span has a shared name only while a holder holds it.
     pub named: u64,
     pub parent: Option<NodePtr>,
     pub children: u32,
@@ -113,7 +113,7 @@ impl NodePtr {
     /// # Safety
     /// The node is unreachable for readers and for the writer, and is freed once.
     pub unsafe fn free(self) {
-        // SAFETY: the caller's contract; all three came from boxes or `Plan::build`.
+        // SAFETY: the caller's contract; all three came from boxes or `NewBody`.
         unsafe {
             let node = Box::from_raw(self.0.as_ptr());
             free_body(node.body.load(Ordering::Relaxed));
@@ -147,14 +147,14 @@ pub(crate) struct NewNode {
     pub at: u32,
     pub digest: u64,
     pub start: Reach,
-    pub body: NonNull<Head>,
+    pub body: NewBody,
 }
 
 impl<'g> NodeRef<'g> {
     /// Allocates a node. Its owner is the caller, until the node is linked.
     pub fn new(new: NewNode, pinned: Pinned<'g>) -> NodeRef<'g> {
         let node = Box::new(Node {
-            body: AtomicPtr::new(new.body.as_ptr()),
+            body: AtomicPtr::new(new.body.into_raw()),
             next: AtomicPtr::new(ptr::null_mut()),
             child_lengths: AtomicPtr::new(ptr::null_mut()),
             digest: new.digest,
@@ -193,7 +193,8 @@ impl Node {
     #[inline]
     pub fn body(&self) -> Body<'_> {
         let head = NonNull::new(self.body.load(Ordering::Acquire)).expect("a node always has a body");
-        // SAFETY: a body is freed by epoch after it was replaced, and a `&Node` exists only while a guard is held.
+        // SAFETY: the body came from `NewBody`. It is freed by epoch after it was replaced, and a `&Node` exists only while a
+        // guard is held.
         unsafe { Body::new(head) }
     }
 
@@ -208,8 +209,8 @@ impl Node {
     }
 
     /// Installs another body and returns the old one, to be freed by epoch.
-    pub fn swap_body(&self, body: NonNull<Head>) -> *mut Head {
-        self.body.swap(body.as_ptr(), Ordering::AcqRel)
+    pub fn swap_body(&self, body: NewBody) -> *mut Head {
+        self.body.swap(body.into_raw(), Ordering::AcqRel)
     }
 
     /// Installs other child lengths and returns the old ones, to be freed by epoch. May return null.

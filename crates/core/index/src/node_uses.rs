@@ -1,10 +1,10 @@
-//! The spans of one node that one worker is presumed to hold, and which requests used them last.
+//! The spans of one node that one holder is presumed to hold, and which requests used them last.
 //!
-//! A worker is presumed to hold the first spans of a node or none: presumed chains are complete towards the root. A
+//! A holder is presumed to hold the first spans of a node or none: presumed chains are complete towards the root. A
 //! request that uses a span uses everything before it. So the last uses of a node are a short list of (end, use),
 //! newest first, and no span needs a timestamp of its own.
 
-/// The id of a use: one request on one worker. Ids of answered requests, own or merged from other routers, increase
+/// The id of a use: one request on one holder. Ids of answered requests, own or merged from other routers, increase
 /// with the time of the answer.
 pub(crate) type UseId = u64;
 
@@ -15,7 +15,7 @@ pub(crate) struct Mark {
     pub by: UseId,
 }
 
-/// The uses of one node by one worker.
+/// The uses of one node by one holder.
 #[derive(Debug, Default)]
 pub(crate) struct NodeUses {
     /// The last answered use of each span: ends increase, uses get older.

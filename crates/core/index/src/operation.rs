@@ -7,7 +7,7 @@ use crate::root::RootKey;
 pub enum Parent {
     /// None: the chain begins a prompt.
     Root(RootKey),
-    /// The span that the same worker stored under this name.
+    /// The span that the same holder stored under this name.
     Name(u64),
 }
 
@@ -25,7 +25,7 @@ pub enum Prompt<'a> {
 pub struct Stored {
     /// Spans that are now in the index.
     pub placed: usize,
-    /// Spans that wait for their parent, which this worker has not stored.
+    /// Spans that wait for their parent, which this holder has not stored.
     pub parked: usize,
     /// Spans refused because the budget is exhausted or their size cannot be indexed, and all spans behind them.
     pub refused: usize,
@@ -36,7 +36,7 @@ pub struct Stored {
 /// The result of a removal. Both counts add up to the names given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Names that the worker held, or that waited for their parent.
+    /// Names that the holder held, or that waited for their parent.
     pub known: usize,
     /// Names that were never stored, or were removed as often as stored.
     pub unknown: usize,

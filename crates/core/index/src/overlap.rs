@@ -1,5 +1,6 @@
 //! The result of a lookup, in a buffer that the caller reuses: lookups allocate nothing once it has grown.
 
+use crate::holder_bits::HolderPosition;
 use crate::holder_id::HolderId;
 use crate::span::Reach;
 use crate::trail::{Recording, Trail, TrailPlace};
@@ -125,8 +126,8 @@ impl Overlaps {
     }
 
     /// Reports a holder that another path may have reported already; the longer overlap counts.
-    pub(crate) fn report_best(&mut self, position: u16, holder: HolderId, reach: Reach) {
-        let position = usize::from(position);
+    pub(crate) fn report_best(&mut self, position: HolderPosition, holder: HolderId, reach: Reach) {
+        let position = position.index();
         if self.reported.len() <= position {
             self.reported.resize(position + 1, (0, 0));
         }

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crossbeam_epoch::pin;
 
 use crate::body::Body;
+use crate::holder_bits::HolderPosition;
 use crate::node::{NodeId, NodeRef, Serial};
 use crate::tree::{PinnedTree, Tree};
 
@@ -104,7 +105,7 @@ impl HeadSurvey {
     }
 
     /// The largest heads that still exist, largest first. Holders are bit positions.
-    pub fn finish(self, tree: &mut Tree, count_max: usize) -> Vec<(PrefixHead, Vec<u16>)> {
+    pub fn finish(self, tree: &mut Tree, count_max: usize) -> Vec<(PrefixHead, Vec<HolderPosition>)> {
         let guard = pin();
         // Where the steps ran out, fewer nodes than planned stand for the whole.
         let weight = (tree.counts.nodes as f64 / self.sampled.max(1) as f64).max(1.0);
@@ -119,7 +120,7 @@ impl HeadSurvey {
     }
 }
 
-fn describe(tree: &PinnedTree<'_, '_>, node: NodeRef<'_>, tokens: u64) -> (PrefixHead, Vec<u16>) {
+fn describe(tree: &PinnedTree<'_, '_>, node: NodeRef<'_>, tokens: u64) -> (PrefixHead, Vec<HolderPosition>) {
     let head_tokens = node.reach(node.body().len()).tokens;
     let head = PrefixHead {
         digest: node.digest,
@@ -132,12 +133,16 @@ fn describe(tree: &PinnedTree<'_, '_>, node: NodeRef<'_>, tokens: u64) -> (Prefi
 }
 
 /// Bit positions of all holders of a body's spans.
-fn positions(body: Body<'_>) -> Vec<u16> {
-    let (ids, masks) = body.entries();
-    let listed = ids.iter().zip(masks).filter(|(_, mask)| mask.load(Relaxed) != 0).map(|(&id, _)| id);
+fn positions(body: Body<'_>) -> Vec<HolderPosition> {
+    let (positions, masks) = body.entries();
+    let listed = positions
+        .iter()
+        .zip(masks)
+        .filter(|(_, mask)| mask.load(Relaxed) != 0)
+        .map(|(&position, _)| position);
     let complete = body.words().flat_map(|(index, word)| {
         let bits = word.load(Relaxed);
-        (0..64).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| (index * 64 + bit) as u16)
+        (0..64).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| HolderPosition::at(index, bit))
     });
     listed.chain(complete).collect()
 }

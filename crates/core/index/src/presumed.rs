@@ -1,14 +1,14 @@
-//! Presumed spans: a worker is presumed to hold the prompts that were sent to it, until it must have evicted them.
+//! Presumed spans: a holder is presumed to hold the prompts that were sent to it, until it must have evicted them.
 //!
 //! A request is presumed when it is routed, confirmed when its first token shows that the prompt was computed, and
 //! withdrawn when it fails before that. The rules of ageing:
 //!
-//! * An answer uses all spans of its prompt. Spans beyond the worker's capacity, or older than the time to live, are
+//! * An answer uses all spans of its prompt. Spans beyond the holder's capacity, or older than the time to live, are
 //!   evicted least recently used first, and a chain from its end.
-//! * Spans of an unanswered request stay and do not count against the capacity: whether the worker will compute them
+//! * Spans of an unanswered request stay and do not count against the capacity: whether the holder will compute them
 //!   is unknown, so they must not evict what it does hold. The capacity bounds their length, the time to live their
 //!   age, and the budget their total.
-//! * The budget evicts answered spans only, least recently used first across all workers. Where that is not enough, a
+//! * The budget evicts answered spans only, least recently used first across all holders. Where that is not enough, a
 //!   new prompt is not presumed.
 //!
 //! Each call does a bounded number of steps and leaves the rest to the next call.
@@ -21,6 +21,7 @@ use warmroute_types::Micros;
 
 use crate::body::ones;
 use crate::chain::{ChainSlice, Point};
+use crate::holder_bits::{HolderBits, HolderPosition};
 use crate::node::{NodeId, NodeRef};
 use crate::node_uses::{Mark, NodeUses, UseId};
 use crate::presumed_lru::PresumedLru;
@@ -29,29 +30,29 @@ use crate::table_hash::TableHash;
 use crate::tree::PinnedTree;
 use crate::waiting_uses::WaitingUses;
 
-/// One request on one worker.
+/// One request on one holder.
 #[derive(Debug)]
 struct Use {
-    worker: u16,
+    holder: HolderPosition,
     /// The deepest node in which the use waits or is still the last use of a span.
     leaf: NodeId,
     at: Micros,
 }
 
-/// One request on one worker that is presumed now.
+/// One request on one holder that is presumed now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewUse {
     /// Larger than those of all uses presumed before.
     pub id: UseId,
-    pub worker: u16,
+    pub holder: HolderPosition,
     pub root: u64,
     pub now: Micros,
 }
 
-/// One request on one worker that another index recorded.
+/// One request on one holder that another index recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PastUse {
-    pub worker: u16,
+    pub holder: HolderPosition,
     pub root: u64,
     pub at: Micros,
     /// The use before it: this one gets a later id.
@@ -72,9 +73,9 @@ pub(crate) struct Presumed {
     now: Micros,
     capacity_tokens: u64,
     to_prune: Vec<NodeId>,
-    /// Bytes of all workers' entries.
+    /// Bytes of all holders' entries.
     lru_bytes: usize,
-    /// Spans evicted because a worker's cache was full, because they expired, or because the index was full.
+    /// Spans evicted because a holder's cache was full, because they expired, or because the index was full.
     pub evicted_by_capacity: u64,
     pub evicted_by_age: u64,
     pub evicted_by_budget: u64,
@@ -111,7 +112,7 @@ impl Presumed {
         }
     }
 
-    /// Bytes of all workers' entries and uses.
+    /// Bytes of all holders' entries and uses.
     pub fn bytes(&self) -> usize {
         let slots = self.lrus.capacity() * size_of::<Option<Box<PresumedLru>>>();
         slots + self.lru_bytes + self.len() * USE_BYTES
@@ -122,35 +123,35 @@ impl Presumed {
         self.waiting.len() + self.answered.len()
     }
 
-    /// Tokens that a worker is presumed to hold.
-    pub fn tokens(&self, worker: u16) -> u64 {
-        self.peek(worker).map_or(0, |lru| lru.tokens)
+    /// Tokens that a holder is presumed to hold.
+    pub fn tokens(&self, holder: HolderPosition) -> u64 {
+        self.peek(holder).map_or(0, |lru| lru.tokens)
     }
 
-    /// A worker's capacity in tokens; the default where the worker has no bit position.
-    pub fn capacity_tokens(&self, worker: Option<u16>) -> u64 {
-        let lru = worker.and_then(|worker| self.peek(worker));
+    /// A holder's capacity in tokens; the default where the holder has no bit position.
+    pub fn capacity_tokens(&self, holder: Option<HolderPosition>) -> u64 {
+        let lru = holder.and_then(|holder| self.peek(holder));
         lru.map_or(self.capacity_tokens, |lru| lru.capacity_tokens)
     }
 
-    /// Presumes a chain on a worker, from the root on, up to the worker's capacity.
+    /// Presumes a chain on a holder, from the root on, up to the holder's capacity.
     pub fn presume(&mut self, tree: &mut PinnedTree<'_, '_>, one: NewUse, slice: ChainSlice<'_>) {
-        let NewUse { id: by, worker, root, now } = one;
+        let NewUse { id: by, holder, root, now } = one;
         self.now = self.now.max(now);
-        let slice = slice.first(fitting(slice, self.lru(worker).capacity_tokens));
+        let slice = slice.first(fitting(slice, self.lru(holder).capacity_tokens));
         if slice.len() == 0 {
             return;
         }
         let mut point = Point { node: tree.root_or_new(root), at: 0 };
         let mut inserted = 0;
         while inserted < slice.len() {
-            let range = tree.insert(worker, point, slice.from(inserted));
+            let range = tree.insert(holder, point, slice.from(inserted));
             (point, inserted) = (range.end(), inserted + range.count);
             let mark = Mark { end: point.at as u8, by };
-            self.change(tree, worker, range.node, |node_uses| node_uses.add_waiting(mark));
+            self.change(tree, holder, range.node, |node_uses| node_uses.add_waiting(mark));
         }
-        self.waiting.push(by, Use { worker, leaf: point.node.id, at: self.now });
-        self.recount_bytes(worker);
+        self.waiting.push(by, Use { holder, leaf: point.node.id, at: self.now });
+        self.recount_bytes(holder);
     }
 
     /// The counter of ids.
@@ -174,17 +175,17 @@ impl Presumed {
         self.answered.first_key_value().map(|(_, oldest)| oldest.at)
     }
 
-    /// Changes the uses of a node by a worker, and the worker's mask in the tree accordingly.
+    /// Changes the uses of a node by a holder, and the holder's mask in the tree accordingly.
     fn change<T>(
         &mut self,
         tree: &mut PinnedTree<'_, '_>,
-        worker: u16,
+        holder: HolderPosition,
         node: NodeRef<'_>,
         change: impl FnOnce(&mut NodeUses) -> T,
     ) -> T {
-        let (result, held) = self.lru(worker).change(node, change);
+        let (result, held) = self.lru(holder).change(node, change);
         if held.now != held.before {
-            tree.set_mask(node, worker, ones(held.now));
+            tree.set_mask(node, holder, ones(held.now));
         }
         if held.now < held.before {
             self.to_prune.push(node.id);
@@ -193,10 +194,10 @@ impl Presumed {
     }
 
     /// Confirms a request at its first token: it becomes the last use of its spans. Then evicts what no longer fits
-    /// the worker's cache, within a number of steps.
+    /// the holder's cache, within a number of steps.
     pub fn confirm(&mut self, tree: &mut PinnedTree<'_, '_>, id: UseId, steps_max: usize) {
         let Some(request) = self.waiting.remove(id) else { return };
-        let (worker, by) = (request.worker, take_id(&self.next_use, self.now));
+        let (holder, by) = (request.holder, take_id(&self.next_use, self.now));
         let mut node = tree.living(request.leaf);
         let mut is_used = false;
         while let Some(here) = node {
@@ -204,7 +205,7 @@ impl Presumed {
                 let mark = node_uses.remove_waiting(id)?;
                 Some(node_uses.touch(Mark { end: mark.end, by }))
             };
-            let Some(displaced) = self.change(tree, worker, here, touch) else { break };
+            let Some(displaced) = self.change(tree, holder, here, touch) else { break };
             for other in displaced {
                 self.drop_if_displaced(other, here.id);
             }
@@ -213,9 +214,9 @@ impl Presumed {
         }
         if is_used {
             self.answered.insert(by, Use { at: self.now, ..request });
-            self.lru(worker).order.insert(by);
+            self.lru(holder).order.insert(by);
         }
-        self.fit(tree, worker, steps_max);
+        self.fit(tree, holder, steps_max);
     }
 
     /// Adds up to `uses_max` answered uses to a snapshot, from `from` on and back in time. Returns where to continue,
@@ -223,6 +224,7 @@ impl Presumed {
     pub fn save_some(
         &self,
         tree: &PinnedTree<'_, '_>,
+        holder_bits: &HolderBits,
         from: UseId,
         now: Micros,
         uses_max: usize,
@@ -233,8 +235,8 @@ impl Presumed {
             if !builder.has_room() {
                 return None;
             }
-            if let Some((worker, leaf, spans)) = self.last_used(tree, id) {
-                builder.add(tree, worker, leaf, spans.end, now.since(one.at));
+            if let Some((holder, leaf, spans)) = self.last_used(tree, id) {
+                builder.add(tree, holder_bits.holder(holder), leaf, spans.end, now.since(one.at));
             }
         }
         uses.next().map(|(&id, _)| id)
@@ -249,28 +251,28 @@ impl Presumed {
         slice: ChainSlice<'_>,
         steps_max: usize,
     ) -> UseId {
-        let PastUse { worker, root, at, after } = past;
+        let PastUse { holder, root, at, after } = past;
         let id = self.past_id(at, after);
-        let slice = slice.first(fitting(slice, self.lru(worker).capacity_tokens));
+        let slice = slice.first(fitting(slice, self.lru(holder).capacity_tokens));
         if slice.len() == 0 {
             return id;
         }
         let mut point = Point { node: tree.root_or_new(root), at: 0 };
         let mut inserted = 0;
         while inserted < slice.len() {
-            let range = tree.insert(worker, point, slice.from(inserted));
+            let range = tree.insert(holder, point, slice.from(inserted));
             (point, inserted) = (range.end(), inserted + range.count);
             let mark = Mark { end: point.at as u8, by: id };
-            for other in self.change(tree, worker, range.node, |node_uses| node_uses.touch(mark)) {
+            for other in self.change(tree, holder, range.node, |node_uses| node_uses.touch(mark)) {
                 self.drop_if_displaced(other, range.node.id);
             }
         }
         // A use that is not the last use in its leaf is not the last use anywhere.
         let is_last = |node_uses: &NodeUses| node_uses.used_last_by(id).is_some();
-        if self.node_uses(worker, point.node.id).is_some_and(is_last) {
-            self.answered.insert(id, Use { worker, leaf: point.node.id, at });
-            self.lru(worker).order.insert(id);
-            self.fit(tree, worker, steps_max);
+        if self.node_uses(holder, point.node.id).is_some_and(is_last) {
+            self.answered.insert(id, Use { holder, leaf: point.node.id, at });
+            self.lru(holder).order.insert(id);
+            self.fit(tree, holder, steps_max);
         }
         id
     }
@@ -285,7 +287,7 @@ impl Presumed {
 
     fn drop_use(&mut self, id: UseId) {
         if let Some(gone) = self.answered.remove(&id) {
-            self.lru(gone.worker).order.remove(&id);
+            self.lru(gone.holder).order.remove(&id);
         }
     }
 
@@ -294,27 +296,27 @@ impl Presumed {
         let Some(request) = self.waiting.remove(id) else { return };
         let mut node = tree.living(request.leaf);
         while let Some(here) = node {
-            if self.change(tree, request.worker, here, |node_uses| node_uses.remove_waiting(id)).is_none() {
+            if self.change(tree, request.holder, here, |node_uses| node_uses.remove_waiting(id)).is_none() {
                 break;
             }
             node = tree.parent(here);
         }
         self.prune(tree);
-        self.recount_bytes(request.worker);
+        self.recount_bytes(request.holder);
     }
 
-    pub fn set_capacity(&mut self, worker: u16, tokens: u64) {
-        self.lru(worker).capacity_tokens = tokens;
+    pub fn set_capacity(&mut self, holder: HolderPosition, tokens: u64) {
+        self.lru(holder).capacity_tokens = tokens;
     }
 
-    /// Evicts a worker's spans beyond its capacity, least recently used first, within a number of steps. Finishes
+    /// Evicts a holder's spans beyond its capacity, least recently used first, within a number of steps. Finishes
     /// when unanswered requests use all spans that it visited.
-    pub fn fit(&mut self, tree: &mut PinnedTree<'_, '_>, worker: u16, steps_max: usize) -> Work {
+    pub fn fit(&mut self, tree: &mut PinnedTree<'_, '_>, holder: HolderPosition, steps_max: usize) -> Work {
         let (mut from, mut evicted) = (0, 0);
         let mut looks = steps_max * LOOKS_A_STEP;
         while looks > 0
-            && let Some(excess) = self.lru(worker).excess()
-            && let Some(&oldest) = self.lru(worker).order.range(from..).next()
+            && let Some(excess) = self.lru(holder).excess()
+            && let Some(&oldest) = self.lru(holder).order.range(from..).next()
         {
             match self.evict(tree, oldest, excess) {
                 0 => (from, looks) = (oldest + 1, looks - 1),
@@ -323,15 +325,15 @@ impl Presumed {
         }
         self.evicted_by_capacity += evicted;
         self.prune(tree);
-        self.recount_bytes(worker);
+        self.recount_bytes(holder);
         if looks == 0 && evicted > 0 { Work::Left } else { Work::Done }
     }
 
     /// Evicts spans of one node whose last use is `id`, from the end of the chain, until `tokens` are free. Spans of
     /// unanswered requests stay. Returns the number of evicted spans.
     fn evict(&mut self, tree: &mut PinnedTree<'_, '_>, id: UseId, tokens: u64) -> u64 {
-        let Some((worker, node, spans)) = self.last_used(tree, id) else { return 0 };
-        let floor = spans.start.max(self.node_uses(worker, node.id).map_or(0, NodeUses::pinned));
+        let Some((holder, node, spans)) = self.last_used(tree, id) else { return 0 };
+        let floor = spans.start.max(self.node_uses(holder, node.id).map_or(0, NodeUses::pinned));
         if floor >= spans.end {
             return 0;
         }
@@ -340,7 +342,7 @@ impl Presumed {
         while end > floor && freed(end) < tokens {
             end -= 1;
         }
-        self.shorten(tree, worker, node, end);
+        self.shorten(tree, holder, node, end);
         (spans.end - end) as u64
     }
 
@@ -349,15 +351,21 @@ impl Presumed {
         &self,
         tree: &PinnedTree<'_, 'g>,
         id: UseId,
-    ) -> Option<(u16, NodeRef<'g>, std::ops::Range<usize>)> {
+    ) -> Option<(HolderPosition, NodeRef<'g>, std::ops::Range<usize>)> {
         let oldest = self.answered.get(&id)?;
-        let spans = self.node_uses(oldest.worker, oldest.leaf)?.used_last_by(id)?;
-        Some((oldest.worker, tree.node(oldest.leaf), spans))
+        let spans = self.node_uses(oldest.holder, oldest.leaf)?.used_last_by(id)?;
+        Some((oldest.holder, tree.node(oldest.leaf), spans))
     }
 
     /// Removes all answered uses of a node's spans from `end` on.
-    fn shorten(&mut self, tree: &mut PinnedTree<'_, '_>, worker: u16, node: NodeRef<'_>, end: usize) {
-        for id in self.change(tree, worker, node, |node_uses| node_uses.evict(end)) {
+    fn shorten(
+        &mut self,
+        tree: &mut PinnedTree<'_, '_>,
+        holder: HolderPosition,
+        node: NodeRef<'_>,
+        end: usize,
+    ) {
+        for id in self.change(tree, holder, node, |node_uses| node_uses.evict(end)) {
             self.move_up(tree, id, node);
         }
     }
@@ -370,7 +378,7 @@ impl Presumed {
         }
         let parent = tree.parent(node).map_or(0, |parent| parent.id);
         let means = |node_uses: &NodeUses| node_uses.used_last_by(id).is_some() || node_uses.is_waiting(id);
-        if self.node_uses(one.worker, parent).is_some_and(means) {
+        if self.node_uses(one.holder, parent).is_some_and(means) {
             let moved = self.answered.get_mut(&id).or_else(|| self.waiting.get_mut(id));
             moved.into_iter().for_each(|one| one.leaf = parent);
         } else {
@@ -382,12 +390,12 @@ impl Presumed {
     /// Ends a use in its deepest node. Spans that an unanswered request uses there too keep only that request.
     /// Returns the number of spans that no request uses any more.
     fn retire(&mut self, tree: &mut PinnedTree<'_, '_>, id: UseId) -> u64 {
-        let Some((worker, node, spans)) = self.last_used(tree, id) else {
+        let Some((holder, node, spans)) = self.last_used(tree, id) else {
             self.drop_use(id);
             return 0;
         };
-        let pinned = self.node_uses(worker, node.id).map_or(0, NodeUses::pinned);
-        self.shorten(tree, worker, node, spans.start);
+        let pinned = self.node_uses(holder, node.id).map_or(0, NodeUses::pinned);
+        self.shorten(tree, holder, node, spans.start);
         spans.end.saturating_sub(spans.start.max(pinned)) as u64
     }
 
@@ -407,10 +415,10 @@ impl Presumed {
             if let Some((id, _)) = oldest_waiting.filter(|(_, one)| is_overdue(one)) {
                 self.withdraw(tree, id);
             } else if let Some((&id, _)) = oldest_answered.filter(|(_, one)| is_overdue(one)) {
-                let worker = self.answered[&id].worker;
+                let holder = self.answered[&id].holder;
                 self.evicted_by_age += self.retire(tree, id);
                 self.prune(tree);
-                self.recount_bytes(worker);
+                self.recount_bytes(holder);
             } else {
                 return Work::Done;
             }
@@ -418,26 +426,32 @@ impl Presumed {
         Work::Left
     }
 
-    /// Evicts the least recently used spans of any worker. `from` is where to continue, and moves past uses that
+    /// Evicts the least recently used spans of any holder. `from` is where to continue, and moves past uses that
     /// unanswered requests pin. `None` when there is nothing more to evict.
     pub fn evict_oldest(&mut self, tree: &mut PinnedTree<'_, '_>, from: &mut UseId) -> Option<u64> {
         let (&id, oldest) = self.answered.range(*from..).next()?;
-        let worker = oldest.worker;
+        let holder = oldest.holder;
         let evicted = self.evict(tree, id, u64::MAX);
         *from = if evicted == 0 { id + 1 } else { id };
         self.evicted_by_budget += evicted;
         self.prune(tree);
-        self.recount_bytes(worker);
+        self.recount_bytes(holder);
         Some(evicted)
     }
 
-    /// Removes a node's spans from `end` on from a worker. The caller has removed deeper nodes before.
-    pub fn forget(&mut self, tree: &mut PinnedTree<'_, '_>, worker: u16, node: NodeRef<'_>, end: usize) {
-        for id in self.change(tree, worker, node, |node_uses| node_uses.trim(end)) {
+    /// Removes a node's spans from `end` on from a holder. The caller has removed deeper nodes before.
+    pub fn forget(
+        &mut self,
+        tree: &mut PinnedTree<'_, '_>,
+        holder: HolderPosition,
+        node: NodeRef<'_>,
+        end: usize,
+    ) {
+        for id in self.change(tree, holder, node, |node_uses| node_uses.trim(end)) {
             self.move_up(tree, id, node);
         }
         self.prune(tree);
-        self.recount_bytes(worker);
+        self.recount_bytes(holder);
     }
 
     /// The next use id: [`Presumed::clear`] removes uses before it.
@@ -445,21 +459,21 @@ impl Presumed {
         self.next_use.load(Relaxed)
     }
 
-    /// Removes a worker's uses before `horizon`, within a number of steps. Its capacity stays.
+    /// Removes a holder's uses before `horizon`, within a number of steps. Its capacity stays.
     pub fn clear(
         &mut self,
         tree: &mut PinnedTree<'_, '_>,
-        worker: u16,
+        holder: HolderPosition,
         horizon: UseId,
         steps_max: usize,
     ) -> Work {
         let before = self.waiting.iter().take_while(|&(id, _)| id < horizon);
-        let mine = before.filter(|(_, one)| one.worker == worker).map(|(id, _)| id);
+        let mine = before.filter(|(_, one)| one.holder == holder).map(|(id, _)| id);
         let waiting: Vec<UseId> = mine.take(steps_max / 4).collect();
         waiting.iter().for_each(|&id| self.withdraw(tree, id));
         let mut work = Work::Left;
         for _ in waiting.len() * 4..steps_max {
-            let oldest = self.peek(worker).and_then(|lru| lru.order.range(..horizon).next().copied());
+            let oldest = self.peek(holder).and_then(|lru| lru.order.range(..horizon).next().copied());
             let Some(id) = oldest else {
                 work = Work::Done;
                 break;
@@ -467,8 +481,8 @@ impl Presumed {
             self.retire(tree, id);
         }
         self.prune(tree);
-        if self.peek(worker).is_some() {
-            self.recount_bytes(worker);
+        if self.peek(holder).is_some() {
+            self.recount_bytes(holder);
         }
         work
     }
@@ -481,16 +495,16 @@ impl Presumed {
         }
     }
 
-    fn node_uses(&self, worker: u16, node: NodeId) -> Option<&NodeUses> {
-        self.peek(worker)?.nodes.get(&node)
+    fn node_uses(&self, holder: HolderPosition, node: NodeId) -> Option<&NodeUses> {
+        self.peek(holder)?.nodes.get(&node)
     }
 
-    fn peek(&self, worker: u16) -> Option<&PresumedLru> {
-        self.lrus.get(usize::from(worker))?.as_deref()
+    fn peek(&self, holder: HolderPosition) -> Option<&PresumedLru> {
+        self.lrus.get(holder.index())?.as_deref()
     }
 
-    fn lru(&mut self, worker: u16) -> &mut PresumedLru {
-        let index = usize::from(worker);
+    fn lru(&mut self, holder: HolderPosition) -> &mut PresumedLru {
+        let index = holder.index();
         if self.lrus.len() <= index {
             self.lrus.resize_with(index + 1, || None);
         }
@@ -498,9 +512,9 @@ impl Presumed {
         self.lrus[index].get_or_insert_with(|| Box::new(PresumedLru::new(capacity_tokens, hash)))
     }
 
-    /// Updates the count of a worker's bytes after a change.
-    fn recount_bytes(&mut self, worker: u16) {
-        let lru = self.lru(worker);
+    /// Updates the count of a holder's bytes after a change.
+    fn recount_bytes(&mut self, holder: HolderPosition) {
+        let lru = self.lru(holder);
         let (before, after) = (lru.counted_bytes, lru.bytes());
         lru.counted_bytes = after;
         self.lru_bytes = self.lru_bytes + after - before;

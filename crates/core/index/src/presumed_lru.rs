@@ -1,4 +1,4 @@
-//! One worker's presumed cache: the spans that it holds of each node, and the order in which it evicts them.
+//! One holder's presumed cache: the spans that it holds of each node, and the order in which it evicts them.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use crate::table_hash::TableHash;
 /// Bytes of a use in an ordered set, including its share of the set's nodes.
 const ORDER_BYTES: usize = size_of::<UseId>() * 3 / 2;
 
-/// One worker's presumed cache.
+/// One holder's presumed cache.
 pub(crate) struct PresumedLru {
     pub nodes: NumberMap<NodeId, NodeUses>,
     /// Answered uses that are still the last use of a span, oldest first.
     pub order: BTreeSet<UseId>,
-    /// Tokens of all spans that the worker is presumed to hold.
+    /// Tokens of all spans that the holder is presumed to hold.
     pub tokens: u64,
     /// Tokens of those that an answered request used. They must fit the capacity.
     pub answered_tokens: u64,
@@ -48,7 +48,7 @@ impl PresumedLru {
         size_of::<PresumedLru>() + self.nodes.allocated() + self.order.len() * ORDER_BYTES + self.uses_bytes
     }
 
-    /// Changes the uses of a node and updates the counts. Also returns how many of the node's spans the worker held
+    /// Changes the uses of a node and updates the counts. Also returns how many of the node's spans the holder held
     /// before and holds now.
     pub fn change<T>(&mut self, node: NodeRef<'_>, change: impl FnOnce(&mut NodeUses) -> T) -> (T, Held) {
         let node_uses = self.nodes.get_or_default(node.id);
@@ -71,7 +71,7 @@ impl PresumedLru {
     }
 }
 
-/// How many of a node's spans a worker held before a change, and holds now.
+/// How many of a node's spans a holder held before a change, and holds now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub before: usize,

@@ -6,7 +6,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Where the knowledge comes from that a worker holds a span.
+/// Where the knowledge comes from that a holder holds a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The engine's events: spans have names and are removed one by one.

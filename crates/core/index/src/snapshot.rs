@@ -1,6 +1,6 @@
 //! A snapshot of the presumed spans, taken from one index and restored into another.
 //!
-//! A snapshot is a list of uses, oldest first: worker, chain, age. Chains share their beginnings, so they are stored
+//! A snapshot is a list of uses, oldest first: holder, chain, age. Chains share their beginnings, so they are stored
 //! as segments that continue one another, as in the tree. Restored uses obey the index's own rules: capacity, time to
 //! live and budget. A snapshot contains digests only. Without the seed they reveal nothing about the text.
 
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use warmroute_types::{Micros, Packed, WorkerId};
 
 use crate::body::SPANS_MAX;
+use crate::holder_id::HolderId;
 use crate::node::{NodeRef, Serial};
 use crate::span::Size;
 use crate::tree::PinnedTree;
@@ -30,8 +31,8 @@ pub struct Snapshot {
     digests: Vec<u64>,
     sizes: Vec<Size>,
     uses: Vec<SnapshotUse>,
-    /// The indices of each worker's uses, in order.
-    by_worker: BTreeMap<u16, Vec<u32>>,
+    /// The indices of each holder's uses, in order.
+    by_holder: BTreeMap<HolderId, Vec<u32>>,
 }
 
 /// The most recently used presumed spans, within a number of bytes.
@@ -66,8 +67,7 @@ enum SegmentParent {
 /// One answered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SnapshotUse {
-    /// The worker's id.
-    pub worker: u16,
+    pub holder: HolderId,
     /// The last segment of its chain.
     pub segment: u32,
     /// How many spans of that segment it used.
@@ -111,7 +111,7 @@ impl SnapshotBuilder {
     pub fn add(
         &mut self,
         tree: &PinnedTree<'_, '_>,
-        worker: u16,
+        holder: HolderId,
         leaf: NodeRef<'_>,
         end: usize,
         age: Micros,
@@ -128,7 +128,7 @@ impl SnapshotBuilder {
             before = SegmentParent::Segment(self.segment(before, node, end), end as u8);
         }
         if let SegmentParent::Segment(segment, end) = before {
-            self.snapshot.uses.push(SnapshotUse { worker, segment, end, age });
+            self.snapshot.uses.push(SnapshotUse { holder, segment, end, age });
             self.room = self.room.saturating_sub(WRITTEN_BYTES);
         }
     }
@@ -153,9 +153,8 @@ impl SnapshotBuilder {
         number
     }
 
-    /// The finished snapshot, with bit positions translated to worker ids.
-    pub fn finish(mut self, number_of: impl Fn(u16) -> u16) -> BoundedSnapshot {
-        self.snapshot.uses.iter_mut().for_each(|used| used.worker = number_of(used.worker));
+    /// The finished snapshot.
+    pub fn finish(mut self) -> BoundedSnapshot {
         self.snapshot.uses.reverse();
         self.snapshot.sort();
         BoundedSnapshot { snapshot: self.snapshot, is_truncated: self.is_truncated }
@@ -173,14 +172,14 @@ impl Snapshot {
         self.digests.len()
     }
 
-    /// The workers whose uses it contains, in ascending order.
+    /// The workers whose uses it contains, in ascending order. Presumed spans have one holder for each worker.
     pub fn workers(&self) -> impl Iterator<Item = WorkerId> {
-        self.by_worker.keys().map(|&worker| WorkerId(worker))
+        self.by_holder.keys().map(|holder| WorkerId(holder.0))
     }
 
-    /// A worker's uses, oldest first.
-    pub(crate) fn uses_of(&self, worker: u16) -> impl Iterator<Item = SnapshotUse> {
-        let indices = self.by_worker.get(&worker).map_or(&[][..], Vec::as_slice);
+    /// A holder's uses, oldest first.
+    pub(crate) fn uses_of(&self, holder: HolderId) -> impl Iterator<Item = SnapshotUse> {
+        let indices = self.by_holder.get(&holder).map_or(&[][..], Vec::as_slice);
         indices.iter().map(|&index| self.uses[index as usize])
     }
 
@@ -233,7 +232,7 @@ impl Snapshot {
 
     fn sort(&mut self) {
         for (index, used) in (0..).zip(&self.uses) {
-            self.by_worker.entry(used.worker).or_default().push(index);
+            self.by_holder.entry(used.holder).or_default().push(index);
         }
     }
 
@@ -243,7 +242,7 @@ impl Snapshot {
         self.segments.iter().for_each(|&segment| self.encode_segment(segment, out));
         out.extend_from_slice(&(self.uses.len() as u32).to_le_bytes());
         for used in &self.uses {
-            out.extend_from_slice(&used.worker.to_le_bytes());
+            out.extend_from_slice(&used.holder.0.to_le_bytes());
             out.extend_from_slice(&used.segment.to_le_bytes());
             out.push(used.end);
             out.extend_from_slice(&used.age.0.to_le_bytes());
@@ -284,10 +283,10 @@ impl Snapshot {
             snapshot.push_bounded(before, &digests, &sizes)?;
         }
         for _ in 0..bytes.count(USE_BYTES)? {
-            let (worker, segment, end) = (bytes.u16()?, bytes.u32()?, bytes.u8()?);
+            let (holder, segment, end) = (HolderId(bytes.u16()?), bytes.u32()?, bytes.u8()?);
             let age = Micros(bytes.u64()?);
             snapshot.expect(segment, end)?;
-            snapshot.uses.push(SnapshotUse { worker, segment, end, age });
+            snapshot.uses.push(SnapshotUse { holder, segment, end, age });
         }
         snapshot.sort();
         Some(snapshot)

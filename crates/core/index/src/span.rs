@@ -32,7 +32,7 @@ impl Span {
 /// A span as an engine reports it, with the engine's own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedSpan {
-    /// The engine's hash. It is opaque: it only resolves parents and removals of the same worker.
+    /// The engine's hash. It is opaque: it only resolves parents and removals of the same holder.
     pub name: u64,
     /// The named span.
     pub span: Span,

@@ -3,9 +3,9 @@
 /// What an index contains, what that costs, and how often a limit was reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Distinct spans that a worker holds, or that precede one in its chain.
+    /// Distinct spans that a holder holds, or that precede one in its chain.
     pub spans: usize,
-    /// (worker, span) pairs that are held.
+    /// (holder, span) pairs that are held.
     pub held: usize,
     /// Nodes of up to 64 spans each.
     pub nodes: usize,
@@ -29,7 +29,7 @@ pub struct Stats {
     pub unpresumed: u64,
     /// The limit for all bytes together.
     pub budget_bytes: usize,
-    /// Presumed spans evicted because their worker's cache was full.
+    /// Presumed spans evicted because their holder's cache was full.
     pub evicted_by_capacity: u64,
     /// Presumed spans evicted because they were not used for the time to live.
     pub evicted_by_age: u64,
@@ -48,8 +48,8 @@ pub struct Bytes {
     pub tree: usize,
     /// The table from shared names to addresses.
     pub names: usize,
-    /// Names that differ between workers, and spans that wait for a parent.
-    pub worker_names: usize,
+    /// Names that differ between holders, and spans that wait for a parent.
+    pub holder_names: usize,
     /// The uses of presumed spans.
     pub presumed: usize,
 }
@@ -57,6 +57,6 @@ pub struct Bytes {
 impl Bytes {
     /// The sum of all parts.
     pub fn total(&self) -> usize {
-        self.tree + self.names + self.worker_names + self.presumed
+        self.tree + self.names + self.holder_names + self.presumed
     }
 }

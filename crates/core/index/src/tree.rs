@@ -14,6 +14,7 @@ use crossbeam_epoch::Guard;
 use crate::body::{Plan, SPANS_MAX, Sizes, ones};
 use crate::chain::{ChainSlice, NodeRange, Origin, Point};
 use crate::children::{Children, TableStats};
+use crate::holder_bits::HolderPosition;
 use crate::holders::{self, Holders};
 use crate::node::{NodeId, NodeMeta, NodeRef, Pinned};
 use crate::node_arena::NodeArena;
@@ -37,9 +38,9 @@ pub(crate) struct Counts {
     /// Bytes of nodes, bodies and child lengths.
     pub bytes: usize,
     pub nodes: usize,
-    /// Distinct spans that a worker holds, or that precede one in its chain.
+    /// Distinct spans that a holder holds, or that precede one in its chain.
     pub spans: usize,
-    /// (worker, span) pairs.
+    /// (holder, span) pairs.
     pub held: usize,
     /// Children found by digest only, because their node has too many child lengths.
     pub length_overflows: u64,
@@ -124,8 +125,13 @@ impl Tree {
         self.follow(Point { node: child, at: 0 }, slice)
     }
 
-    /// Like [`Tree::follow`], but inserts the spans for `worker` where the tree does not contain them.
-    pub fn insert<'g>(&mut self, worker: u16, point: Point<'g>, slice: ChainSlice<'_>) -> NodeRange<'g> {
+    /// Like [`Tree::follow`], but inserts the spans for `holder` where the tree does not contain them.
+    pub fn insert<'g>(
+        &mut self,
+        holder: HolderPosition,
+        point: Point<'g>,
+        slice: ChainSlice<'_>,
+    ) -> NodeRange<'g> {
         if let Some(found) = self.follow(point, slice) {
             return found;
         }
@@ -136,21 +142,26 @@ impl Tree {
         self.counts.spans += count;
         self.counts.held += count;
         if can_grow {
-            self.extend(worker, node, slice.first(count));
+            self.extend(holder, node, slice.first(count));
             return NodeRange { node, from: at, count, origin: Origin::New };
         }
-        let node = self.add_child(worker, point, slice.first(count));
+        let node = self.add_child(holder, point, slice.first(count));
         NodeRange { node, from: 0, count, origin: Origin::New }
     }
 
-    /// Adds a new node with these spans, held by `worker`, after `point`.
-    fn add_child<'g>(&mut self, worker: u16, point: Point<'g>, slice: ChainSlice<'_>) -> NodeRef<'g> {
+    /// Adds a new node with these spans, held by `holder`, after `point`.
+    fn add_child<'g>(
+        &mut self,
+        holder: HolderPosition,
+        point: Point<'g>,
+        slice: ChainSlice<'_>,
+    ) -> NodeRef<'g> {
         let plan = Plan {
             cap: room_for(slice.len()),
             digests: slice.digests,
             sizes: pack_sizes(slice.sizes),
             words: &[],
-            entries: &[(worker, ones(slice.len()))],
+            entries: &[(holder, ones(slice.len()))],
         };
         let start = point.node.reach(point.at);
         self.add(
@@ -164,46 +175,46 @@ impl Tree {
     }
 
     /// Appends spans to a node, in place where there is room.
-    fn extend(&mut self, worker: u16, node: NodeRef<'_>, slice: ChainSlice<'_>) {
+    fn extend(&mut self, holder: HolderPosition, node: NodeRef<'_>, slice: ChainSlice<'_>) {
         let body = node.body();
         let (len, end) = (body.len(), body.len() + slice.len());
-        let mask = holders::mask(body, worker) | ones(slice.len()) << len;
-        let is_listed = body.entries().0.contains(&worker);
+        let mask = holders::mask(body, holder) | ones(slice.len()) << len;
+        let is_listed = body.entries().0.contains(&holder);
         if is_listed && end <= body.cap() && slice.sizes.iter().all(|&size| body.has_room_for(size)) {
             for (&digest, &size) in slice.digests.iter().zip(slice.sizes) {
                 // SAFETY: this is the only writer, and there is room for all of them.
                 unsafe { body.push(digest, size) };
             }
-            return self.put_mask(node, worker, mask);
+            return self.put_mask(node, holder, mask);
         }
         let scratch = &mut self.scratch;
         scratch.holders.load(body);
-        scratch.holders.set(worker, mask);
+        scratch.holders.set(holder, mask);
         scratch.take(node, len);
         scratch.digests.extend_from_slice(slice.digests);
         scratch.sizes.extend_from_slice(slice.sizes);
         self.replace(node, room_for(end.max(body.cap() * 3 / 2)));
     }
 
-    /// The spans of a node that a worker holds.
-    pub fn mask(&self, node: NodeRef<'_>, worker: u16) -> u64 {
-        holders::mask(node.body(), worker)
+    /// The spans of a node that a holder holds.
+    pub fn mask(&self, node: NodeRef<'_>, holder: HolderPosition) -> u64 {
+        holders::mask(node.body(), holder)
     }
 
-    /// Changes the spans of a node that a worker holds. A node that may have become empty must be given to
+    /// Changes the spans of a node that a holder holds. A node that may have become empty must be given to
     /// [`Tree::prune`] afterwards.
-    pub fn set_mask(&mut self, node: NodeRef<'_>, worker: u16, mask: u64) {
+    pub fn set_mask(&mut self, node: NodeRef<'_>, holder: HolderPosition, mask: u64) {
         let body = node.body();
-        let before = holders::mask(body, worker).count_ones() as usize;
+        let before = holders::mask(body, holder).count_ones() as usize;
         self.counts.held = self.counts.held + mask.count_ones() as usize - before;
-        self.put_mask(node, worker, mask);
+        self.put_mask(node, holder, mask);
     }
 
-    fn put_mask(&mut self, node: NodeRef<'_>, worker: u16, mask: u64) {
+    fn put_mask(&mut self, node: NodeRef<'_>, holder: HolderPosition, mask: u64) {
         let body = node.body();
-        if !holders::set_in_place(body, worker, mask) {
+        if !holders::set_in_place(body, holder, mask) {
             self.scratch.holders.load(body);
-            self.scratch.holders.set(worker, mask);
+            self.scratch.holders.set(holder, mask);
             self.scratch.take(node, body.len());
             self.replace(node, body.cap());
         }

@@ -15,6 +15,7 @@ use crate::children::Children;
 use crate::config::Config;
 use crate::cut::{self, Cut};
 use crate::digest::Digester;
+use crate::holder_bits::{HolderBits, HolderPosition};
 use crate::node::{NodeId, NodeRef, Serial};
 use crate::node_uses::UseId;
 use crate::operation::{Parent, Prompt, Stored};
@@ -28,9 +29,8 @@ use crate::span::{NamedSpan, Size};
 use crate::stats::{Bytes, Stats};
 use crate::table_hash::TableHash;
 use crate::tree::Tree;
-use crate::worker_bits::WorkerBits;
 
-/// Upper estimate of the bytes of a reported span that only one worker holds.
+/// Upper estimate of the bytes of a reported span that only one holder holds.
 const REPORTED_SPAN_BYTES: usize = 64;
 
 /// Most spans stored, removed or inserted while the lock is held once.
@@ -50,7 +50,7 @@ pub(crate) struct Writer {
     pub tree: Tree,
     pub reported: Reported,
     pub presumed: Presumed,
-    worker_bits: Arc<WorkerBits>,
+    holder_bits: Arc<HolderBits>,
     budget_bytes: usize,
     ttl: Micros,
     refused: u64,
@@ -61,13 +61,13 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn new(children: Arc<Children>, worker_bits: Arc<WorkerBits>, config: &Config) -> Writer {
+    pub fn new(children: Arc<Children>, holder_bits: Arc<HolderBits>, config: &Config) -> Writer {
         let hash = TableHash::new(config.table_seed);
         Writer {
             tree: Tree::new(children),
             reported: Reported::new(config.orphans_max, hash),
             presumed: Presumed::new(config.presumed_tokens, hash),
-            worker_bits,
+            holder_bits,
             budget_bytes: config.budget_bytes,
             ttl: config.presumed_ttl,
             refused: 0,
@@ -79,8 +79,8 @@ impl Writer {
     }
 
     pub fn bytes(&self) -> Bytes {
-        let (names, worker_names) = self.reported.bytes();
-        Bytes { tree: self.tree.bytes(), names, worker_names, presumed: self.presumed.bytes() }
+        let (names, holder_names) = self.reported.bytes();
+        Bytes { tree: self.tree.bytes(), names, holder_names, presumed: self.presumed.bytes() }
     }
 
     pub fn stats(&self) -> Stats {
@@ -107,10 +107,10 @@ impl Writer {
         }
     }
 
-    /// Stores spans. `grafts` receives the names that waiting chains of the worker may continue.
+    /// Stores spans. `grafts` receives the names that waiting chains of the holder may continue.
     pub fn store(
         &mut self,
-        worker: u16,
+        holder: HolderPosition,
         parent: Parent,
         spans: &[NamedSpan],
         grafts: &mut Vec<u64>,
@@ -119,59 +119,65 @@ impl Writer {
         let mut chain = std::mem::take(&mut self.chain);
         chain.clear();
         chain.extend(spans);
-        let stored = self.store_chain(worker, parent, &chain, spans.len());
-        if self.reported.orphans.has_waiting(worker) {
+        let stored = self.store_chain(holder, parent, &chain, spans.len());
+        if self.reported.orphans.has_waiting(holder) {
             grafts.extend_from_slice(&chain.names[..stored.placed]);
         }
         self.chain = chain;
-        self.reported.prune(&mut self.tree.pin(guard), worker);
+        self.reported.prune(&mut self.tree.pin(guard), holder);
         self.refused += stored.refused as u64;
         stored
     }
 
-    fn store_chain(&mut self, worker: u16, parent: Parent, chain: &Chain, offered: usize) -> Stored {
+    fn store_chain(
+        &mut self,
+        holder: HolderPosition,
+        parent: Parent,
+        chain: &Chain,
+        offered: usize,
+    ) -> Stored {
         let guard = &pin();
         let fitting = chain.names.len();
         // A cache miss that the search for the parent hides.
-        chain.names.first().into_iter().for_each(|&name| self.reported.prefetch(worker, name));
+        chain.names.first().into_iter().for_each(|&name| self.reported.prefetch(holder, name));
         let point = match parent {
             Parent::Root(root) => {
                 Some(Point { node: self.tree.pin(guard).root_or_new(root.digest()), at: 0 })
             }
-            Parent::Name(name) => self.reported.after(&self.tree.pin(guard), worker, name),
+            Parent::Name(name) => self.reported.after(&self.tree.pin(guard), holder, name),
         };
         let Some(point) = point else {
             if let Parent::Name(name) = parent {
-                self.park(worker, name, chain);
+                self.park(holder, name, chain);
             }
             return Stored { parked: fitting, refused: offered - fitting, ..Stored::default() };
         };
-        let placed = self.insert(worker, point, chain);
+        let placed = self.insert(holder, point, chain);
         if placed == 0 {
             self.tree.prune(point.node);
         }
         Stored { placed, refused: offered - placed, ..Stored::default() }
     }
 
-    /// Lets a chain wait. Names that the worker holds elsewhere have moved, as for any other store.
-    fn park(&mut self, worker: u16, parent: u64, chain: &Chain) {
+    /// Lets a chain wait. Names that the holder holds elsewhere have moved, as for any other store.
+    fn park(&mut self, holder: HolderPosition, parent: u64, chain: &Chain) {
         let guard = &pin();
-        self.reported.give_up(&mut self.tree.pin(guard), worker, &chain.names);
-        self.reported.orphans.park(worker, parent, &chain.waiting());
+        self.reported.give_up(&mut self.tree.pin(guard), holder, &chain.names);
+        self.reported.orphans.park(holder, parent, &chain.waiting());
     }
 
-    fn insert(&mut self, worker: u16, point: Point<'_>, chain: &Chain) -> usize {
+    fn insert(&mut self, holder: HolderPosition, point: Point<'_>, chain: &Chain) -> usize {
         let guard = &pin();
         let bytes = self.bytes();
         let tree_bytes_max = (self.budget_bytes + bytes.tree).saturating_sub(bytes.total());
         let may_grow = |tree: &Tree| tree.bytes() < tree_bytes_max && tree.has_free_ids();
-        self.reported.store(&mut self.tree.pin(guard), worker, point, chain, may_grow)
+        self.reported.store(&mut self.tree.pin(guard), holder, point, chain, may_grow)
     }
 
     /// Inserts the chains that wait for these names, last name first, then the chains that wait for those, within one
     /// hold of the lock. Returns the number of inserted spans. It uses a list instead of recursion: after one lost
     /// event, thousands of spans may each wait for the one before.
-    pub fn graft(&mut self, worker: u16, names: &mut Vec<u64>) -> usize {
+    pub fn graft(&mut self, holder: HolderPosition, names: &mut Vec<u64>) -> usize {
         let guard = &pin();
         let mut chain = Chain::default();
         let (mut grafted, mut steps) = (0, 0);
@@ -179,39 +185,39 @@ impl Writer {
             && let Some(name) = names.pop()
         {
             steps += 1;
-            let Some(point) = self.reported.after(&self.tree.pin(guard), worker, name) else { continue };
-            let Some(group) = self.reported.orphans.take(worker, name) else { continue };
+            let Some(point) = self.reported.after(&self.tree.pin(guard), holder, name) else { continue };
+            let Some(group) = self.reported.orphans.take(holder, name) else { continue };
             chain.clear();
             group.spans.iter().for_each(|&span| chain.push(span));
-            let placed = self.insert(worker, point, &chain);
+            let placed = self.insert(holder, point, &chain);
             self.refused += (chain.names.len() - placed) as u64;
             names.push(name);
             names.extend(chain.names[..placed].iter().rev());
             (grafted, steps) = (grafted + placed, steps + placed);
         }
         self.reported.orphans.grafted += grafted as u64;
-        self.reported.prune(&mut self.tree.pin(guard), worker);
+        self.reported.prune(&mut self.tree.pin(guard), holder);
         grafted
     }
 
-    pub fn remove(&mut self, worker: u16, names: &[u64]) -> usize {
+    pub fn remove(&mut self, holder: HolderPosition, names: &[u64]) -> usize {
         let guard = &pin();
-        let removed = self.reported.remove(&mut self.tree.pin(guard), worker, names);
-        self.reported.prune(&mut self.tree.pin(guard), worker);
+        let removed = self.reported.remove(&mut self.tree.pin(guard), holder, names);
+        self.reported.prune(&mut self.tree.pin(guard), holder);
         removed
     }
 
-    /// Removes some of the spans that a worker held before `horizon`.
-    pub fn clear_some(&mut self, worker: u16, horizon: UseId) -> Work {
-        let has_more = self.reported.clear_some(&mut self.tree.pin(&pin()), worker, NAMED_NODES_A_HOLD);
-        let presumed = self.presumed.clear(&mut self.tree.pin(&pin()), worker, horizon, NODES_A_HOLD);
+    /// Removes some of the spans that a holder held before `horizon`.
+    pub fn clear_some(&mut self, holder: HolderPosition, horizon: UseId) -> Work {
+        let has_more = self.reported.clear_some(&mut self.tree.pin(&pin()), holder, NAMED_NODES_A_HOLD);
+        let presumed = self.presumed.clear(&mut self.tree.pin(&pin()), holder, horizon, NODES_A_HOLD);
         self.tree.flush();
         if has_more { Work::Left } else { presumed }
     }
 
-    /// Removes some of the spans that a worker was presumed to hold before `horizon`.
-    pub fn clear_presumed_some(&mut self, worker: u16, horizon: UseId) -> Work {
-        let left = self.presumed.clear(&mut self.tree.pin(&pin()), worker, horizon, NODES_A_HOLD);
+    /// Removes some of the spans that a holder was presumed to hold before `horizon`.
+    pub fn clear_presumed_some(&mut self, holder: HolderPosition, horizon: UseId) -> Work {
+        let left = self.presumed.clear(&mut self.tree.pin(&pin()), holder, horizon, NODES_A_HOLD);
         self.tree.flush();
         left
     }
@@ -220,7 +226,7 @@ impl Writer {
     pub fn held_by(
         &mut self,
         digester: &Digester,
-        from: u16,
+        from: HolderPosition,
         root: RootKey,
         prompt: Prompt<'_>,
         upto_tokens: u32,
@@ -242,8 +248,8 @@ impl Writer {
     /// before.
     pub fn copy_prefix(
         &mut self,
-        from: u16,
-        to: u16,
+        from: HolderPosition,
+        to: HolderPosition,
         nodes: &[(NodeId, Serial, u64)],
         grafts: &mut Vec<u64>,
     ) -> usize {
@@ -261,23 +267,27 @@ impl Writer {
         copied
     }
 
-    /// The nodes in one partition of a worker's names, each with the spans that the worker holds.
-    pub fn nodes_in_partition(&mut self, worker: u16, partition: usize) -> Vec<(NodeId, Serial, u64)> {
-        self.reported.nodes_in_partition(&self.tree.pin(&pin()), worker, partition)
+    /// The nodes in one partition of a holder's names, each with the spans that the holder holds.
+    pub fn nodes_in_partition(
+        &mut self,
+        holder: HolderPosition,
+        partition: usize,
+    ) -> Vec<(NodeId, Serial, u64)> {
+        self.reported.nodes_in_partition(&self.tree.pin(&pin()), holder, partition)
     }
 
-    /// Counts each of these names of a worker once more. Returns how many the worker knows.
-    pub fn store_by_name(&mut self, worker: u16, names: &[u64]) -> usize {
+    /// Counts each of these names of a holder once more. Returns how many the holder knows.
+    pub fn store_by_name(&mut self, holder: HolderPosition, names: &[u64]) -> usize {
         let guard = &pin();
-        let known = self.reported.store_by_name(&self.tree.pin(guard), worker, names);
-        self.reported.prune(&mut self.tree.pin(guard), worker);
+        let known = self.reported.store_by_name(&self.tree.pin(guard), holder, names);
+        self.reported.prune(&mut self.tree.pin(guard), holder);
         known
     }
 
-    /// Whether a worker holds any of these names or has it waiting.
-    pub fn knows_any(&mut self, worker: u16, names: &[u64]) -> bool {
+    /// Whether a holder holds any of these names or has it waiting.
+    pub fn knows_any(&mut self, holder: HolderPosition, names: &[u64]) -> bool {
         let guard = &pin();
-        names.iter().any(|&name| self.reported.knows(&self.tree.pin(guard), worker, name))
+        names.iter().any(|&name| self.reported.knows(&self.tree.pin(guard), holder, name))
     }
 
     /// Applies an operation that a request left behind.
@@ -290,7 +300,7 @@ impl Writer {
     }
 
     fn presume(&mut self, id: UseId, prompt: &PresumedPrompt) {
-        let Some(worker) = self.worker_bits.take(prompt.holder) else { return };
+        let Some(holder) = self.holder_bits.take(prompt.holder) else { return };
         let guard = &pin();
         let (mut digests, mut sizes) = (std::mem::take(&mut self.digests), std::mem::take(&mut self.sizes));
         digests.clear();
@@ -307,7 +317,7 @@ impl Writer {
             self.unpresumed += 1;
         } else {
             let (tree, root) = (&mut self.tree.pin(guard), prompt.root.digest());
-            self.presumed.presume(tree, NewUse { id, worker, root, now: prompt.now }, slice);
+            self.presumed.presume(tree, NewUse { id, holder, root, now: prompt.now }, slice);
         }
         (self.digests, self.sizes) = (digests, sizes);
         self.make_room(0);
@@ -343,15 +353,15 @@ impl Writer {
         self.refused += spans as u64;
     }
 
-    /// Evicts some of the spans beyond a worker's capacity.
-    pub fn fit(&mut self, worker: u16) -> Work {
+    /// Evicts some of the spans beyond a holder's capacity.
+    pub fn fit(&mut self, holder: HolderPosition) -> Work {
         let guard = &pin();
-        self.presumed.fit(&mut self.tree.pin(guard), worker, NODES_A_HOLD)
+        self.presumed.fit(&mut self.tree.pin(guard), holder, NODES_A_HOLD)
     }
 
     /// Adds some answered uses to a snapshot, newest first. Returns where to continue.
     pub fn save_some(&mut self, from: UseId, now: Micros, builder: &mut SnapshotBuilder) -> Option<UseId> {
-        self.presumed.save_some(&self.tree.pin(&pin()), from, now, NODES_A_HOLD, builder)
+        self.presumed.save_some(&self.tree.pin(&pin()), &self.holder_bits, from, now, NODES_A_HOLD, builder)
     }
 
     fn confirm(&mut self, id: UseId) {
@@ -380,7 +390,7 @@ impl Writer {
         if looks == 0 && evicted > 0 { Work::Left } else { Work::Done }
     }
 
-    /// The cut that leaves a worker no more than `keep_tokens` of a prompt.
+    /// The cut that leaves a holder no more than `keep_tokens` of a prompt.
     pub fn cut(&mut self, digester: &Digester, root: RootKey, prompt: Prompt<'_>, keep_tokens: u32) -> Cut {
         let guard = &pin();
         let mut cut = Cut::default();
@@ -395,40 +405,46 @@ impl Writer {
     }
 
     /// Continues a cut for one hold of the lock. Spans that `spared_by` holds stay.
-    pub fn cut_some(&mut self, worker: u16, source: Source, cut: &mut Cut, spared_by: Option<u16>) {
+    pub fn cut_some(
+        &mut self,
+        holder: HolderPosition,
+        source: Source,
+        cut: &mut Cut,
+        spared_by: Option<HolderPosition>,
+    ) {
         let guard = &pin();
         let mut looks = NODES_A_HOLD * LOOKS_A_NODE;
         while looks > 0 && !cut.is_empty() {
             looks -= 1;
             let Some((node, from)) = cut.step(&self.tree.pin(guard)) else { continue };
-            if self.forget(worker, source, node, from, spared_by) {
+            if self.forget(holder, source, node, from, spared_by) {
                 looks = looks.saturating_sub(LOOKS_A_NODE);
             }
         }
         if source == Source::Reported {
-            self.reported.prune(&mut self.tree.pin(guard), worker);
+            self.reported.prune(&mut self.tree.pin(guard), holder);
         }
     }
 
-    /// Removes a node's spans from `from` on from a worker. Returns whether the worker held any of them.
+    /// Removes a node's spans from `from` on from a holder. Returns whether the holder held any of them.
     fn forget(
         &mut self,
-        worker: u16,
+        holder: HolderPosition,
         source: Source,
         node: NodeRef<'_>,
         from: usize,
-        spared_by: Option<u16>,
+        spared_by: Option<HolderPosition>,
     ) -> bool {
         let guard = &pin();
         let spared = spared_by.map_or(0, |other| self.tree.mask(node, other));
         let beyond = u64::MAX.checked_shl(from as u32).unwrap_or(0);
-        let bits = self.tree.mask(node, worker) & beyond & !spared;
+        let bits = self.tree.mask(node, holder) & beyond & !spared;
         if bits == 0 {
             return false;
         }
         match source {
-            Source::Presumed => self.presumed.forget(&mut self.tree.pin(guard), worker, node, from),
-            Source::Reported => self.reported.forget_spans(&mut self.tree.pin(guard), worker, node, bits),
+            Source::Presumed => self.presumed.forget(&mut self.tree.pin(guard), holder, node, from),
+            Source::Reported => self.reported.forget_spans(&mut self.tree.pin(guard), holder, node, bits),
         }
         true
     }

@@ -126,11 +126,11 @@ mod tests {
     use super::*;
     use crate::children::Children;
     use crate::config::Config;
+    use crate::holder_bits::HolderBits;
     use crate::holder_id::HolderId;
     use crate::root::{Namespace, RootKey, Source};
     use crate::span::Span;
     use crate::table_hash::TableHash;
-    use crate::worker_bits::WorkerBits;
 
     fn prompt(digest: u64) -> PresumedPrompt {
         let namespace = Namespace { model: "m", lora: None, salt: None, cut: 0, source: Source::Presumed };
@@ -142,7 +142,7 @@ mod tests {
     fn a_request_applies_some_of_the_operations_that_wait_and_a_holder_of_the_lock_all() {
         let config = Config::default();
         let children = Arc::new(Children::new(TableHash::new(config.table_seed)));
-        let lock = WriterLock::new(Writer::new(children, Arc::new(WorkerBits::new()), &config));
+        let lock = WriterLock::new(Writer::new(children, Arc::new(HolderBits::new()), &config));
         let waiting = 3 * OPERATIONS_A_TURN + 1;
         (0..waiting as u64).for_each(|digest| _ = lock.presume(prompt(digest)));
         lock.apply_pending();

@@ -78,7 +78,7 @@ pub(crate) struct PartialAnswer {
 }
 
 impl PartialAnswer {
-    /// Adds a part.
+    /// Adds a part and returns the answer with the last one. Parts of a newer answer replace those of an older one.
     pub fn add(&mut self, part: AnswerPart, bytes: Vec<u8>) -> Progress {
         if part.count > PARTS_MAX {
             return Progress::TooLarge;

@@ -23,7 +23,7 @@ pub struct Assignment {
 pub struct BookingRecord {
     /// The worker's identity: a hash of its address, the same on every router.
     pub worker: u64,
-    /// Tokens of the prompt.
+    /// Tokens of the prompt, counted or estimated by the router that chose.
     pub prompt_tokens: u32,
     /// Prompt tokens that the worker was predicted to hold.
     pub cached_tokens: u32,
@@ -40,9 +40,9 @@ pub struct BookingRecord {
 pub struct PromptDigests {
     /// Namespace of the prompt: model, adapter, salt.
     pub root: u64,
-    /// Bytes of a chunk.
+    /// Bytes of the first chunk; later ones are longer.
     pub chunk_bytes: u32,
-    /// Estimated tokens of a chunk.
+    /// Estimated tokens of the first chunk.
     pub chunk_tokens: u32,
     /// Digests of the complete chunks, in order.
     pub digests: Arc<[u64]>,

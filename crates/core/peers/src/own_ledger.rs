@@ -35,7 +35,7 @@ const ASSIGNMENT_BYTES: usize = 48;
 #[derive(Debug)]
 pub struct OwnLedger {
     next: u64,
-    /// Open assignments.
+    /// The assignments that have not ended, by number.
     open: BTreeMap<u64, Assignment>,
     /// Findings about workers.
     findings: BTreeMap<u64, WorkerFinding>,

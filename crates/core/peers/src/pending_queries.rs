@@ -54,7 +54,7 @@ impl PendingQueries {
         self.open.is_empty()
     }
 
-    /// Cancels a query.
+    /// Forgets a query: a late answer is ignored.
     pub fn cancel(&mut self, query_id: u64) {
         self.open.remove(&query_id);
     }

@@ -36,7 +36,8 @@ impl RoundTripEstimate {
         self.smoothed
     }
 
-    /// Time to wait before a query is repeated, after this many failures.
+    /// Time to wait before a query is repeated, after this many failures. `types::backoff` starts at a constant; this wait starts
+    /// at the measured time of an answer, and is the same for the same measurements.
     pub fn retry_after(&self, failures: u32) -> Micros {
         let once = self.smoothed.map_or(RETRY_MIN, |smoothed| smoothed + Micros(4 * self.variation.0));
         Micros(once.max(RETRY_MIN).0 << failures.min(8)).min(RETRY_MAX)

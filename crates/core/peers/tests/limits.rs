@@ -10,7 +10,7 @@ mod net;
 use std::collections::BTreeSet;
 
 use net::{Net, STEP};
-use warmroute_admission::{Asked, ExpectedTokens, Lease, Limits, SharedLimits};
+use warmroute_admission::{ExpectedTokens, Lease, LeaseRequest, Limits, SharedLimits};
 use warmroute_peers::{Config, Effect, Envelope, OwnLedger, PeerMessage, Peers};
 use warmroute_types::{Micros, RouterId};
 
@@ -59,12 +59,12 @@ impl Node {
 
     fn ask(&mut self, limits: Limits, request: Request, now: Micros) {
         let expected = ExpectedTokens { prompt: request.expected, answers: 0, answer_max: Some(0) };
-        if let Asked::Decided(decision) = self.limits.ask(TENANT, limits, expected, request, now) {
+        if let LeaseRequest::Decided(decision) = self.limits.ask(TENANT, limits, expected, request, now) {
             self.decide((request, decision), now);
         }
     }
 
-    fn decide(&mut self, (request, decision): warmroute_admission::Decided<Request>, now: Micros) {
+    fn decide(&mut self, (request, decision): warmroute_admission::LeaseDecision<Request>, now: Micros) {
         match decision {
             Ok(lease) => {
                 self.admitted += 1;

@@ -42,22 +42,24 @@ fn set(policy: &mut Standard, parameter: &str) -> Result<(), String> {
     }
 }
 
+/// The terms of `expected_ttft` that `without` can name.
+const TERMS: [(&str, CostTerm); 7] = [
+    ("queue", CostTerm::Queue),
+    ("behind", CostTerm::Behind),
+    ("followers", CostTerm::Followers),
+    ("step", CostTerm::Step),
+    ("eviction", CostTerm::Eviction),
+    ("lacking", CostTerm::Lacking),
+    ("ties", CostTerm::Ties),
+];
+
 fn set_expected_ttft(rule: &mut ExpectedTtft, key: &str, value: &str) -> Result<(), String> {
-    let part = match (key, value) {
-        ("without", "queue") => CostTerm::Queue,
-        ("without", "behind") => CostTerm::Behind,
-        ("without", "followers") => CostTerm::Followers,
-        ("without", "step") => CostTerm::Step,
-        ("without", "eviction") => CostTerm::Eviction,
-        ("without", "lacking") => CostTerm::Lacking,
-        ("without", "ties") => CostTerm::Ties,
-        _ => {
-            return Err(format!(
-                "`{key}={value}`: known is without, of queue, behind, followers, step, lacking and ties"
-            ));
-        }
+    let term = TERMS.iter().find(|(name, _)| key == "without" && *name == value);
+    let unknown = || {
+        let names = TERMS.map(|(name, _)| name).join(", ");
+        format!("`{key}={value}`: known is without, of {names}")
     };
-    rule.without = Some(part);
+    rule.without = Some(term.ok_or_else(unknown)?.1);
     Ok(())
 }
 
@@ -171,6 +173,11 @@ mod tests {
             ("cache_aware:preset=wild", "known are"),
             ("cache_aware:worth=maybe", "known are on, off"),
             ("cache_aware:literal", "not key=value"),
+            (
+                "expected_ttft:without=luck",
+                "known is without, of queue, behind, followers, step, eviction, lacking, ties",
+            ),
+            ("expected_ttft:with=queue", "known is without"),
             ("sticky_least_loaded:threshold=2", "from 0 to 1"),
             ("sticky_least_loaded:speed=2", "known are threshold, factor and literal"),
             ("cache_aware:balance=wild", "known are both, either, dynamic"),

@@ -69,7 +69,7 @@ impl Cause {
         }
     }
 
-    /// What it is typical of.
+    /// What clients do that has this effect, for messages.
     pub fn typical_of(self) -> &'static str {
         match self {
             Cause::Timestamp => "a timestamp",

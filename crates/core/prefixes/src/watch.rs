@@ -28,7 +28,7 @@ const MODEL_BYTES_MAX: usize = 128;
 pub struct WatchedPrompt<'a> {
     /// Model that serves it.
     pub model: &'a str,
-    /// Its API.
+    /// The API whose fields the body has.
     pub api: Api,
     /// The request's body.
     pub body: &'a Body<'a>,

@@ -5,7 +5,7 @@
 
 use crate::json::RawStr;
 
-/// Start of the line.
+/// By this the line is recognized; what follows differs.
 const LINE_START: &str = "x-anthropic-billing-header";
 
 /// What engines do with the attribution line.

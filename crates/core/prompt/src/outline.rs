@@ -65,7 +65,7 @@ pub struct OutlinePart {
     pub path: FieldPath,
     /// Digest of the whole text.
     pub digest: u64,
-    /// Its cells.
+    /// Where its cells lie in the outline's list.
     cells: std::ops::Range<u32>,
 }
 

@@ -16,7 +16,7 @@ pub const CANDIDATE_RECORDS_MAX: usize = 4;
 /// A candidate as its policy saw it.
 #[derive(Clone, Debug)]
 pub struct CandidateRecord {
-    /// The worker.
+    /// The worker that could have been chosen.
     pub worker: Arc<Worker>,
     /// Source of what was known about its cache.
     pub view: CacheView,
@@ -35,7 +35,7 @@ pub struct Preview {
     pub prompt_tokens: u32,
     /// Index of the chosen candidate.
     pub chosen: usize,
-    /// All candidates.
+    /// All candidates, of which `chosen` is one.
     pub candidates: Vec<CandidateRecord>,
 }
 

@@ -19,7 +19,7 @@ use crate::speculation::SpeculationTicket;
 /// The chosen worker of a request. Its booking counts as load until the decision is dropped.
 #[derive(Debug)]
 pub struct Decision {
-    /// The worker.
+    /// The worker that gets the request.
     pub worker: Arc<Worker>,
     /// Name of the policy.
     pub policy: &'static str,

@@ -115,7 +115,7 @@ impl DecisionState {
         &self.candidates
     }
 
-    /// The record of a candidate.
+    /// What the policy saw of the candidate at `index`, to be kept with the decision.
     pub(crate) fn record(&self, index: usize, context: &DecisionContext<'_>) -> CandidateRecord {
         let numbers = self.candidate(index, context);
         let worker = Arc::clone(&self.members[self.scored[index].place as usize].worker);

@@ -5,7 +5,7 @@ use warmroute_types::Usage;
 /// Predicted and reported cached tokens of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
-    /// Tokens of the prompt.
+    /// Tokens of the prompt, as the engine counted them.
     pub prompt_tokens: u32,
     /// Tokens predicted in the cache; `None` without a prediction.
     pub predicted: Option<u32>,

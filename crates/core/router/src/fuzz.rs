@@ -1,5 +1,5 @@
-//! Fuzz target: whatever a saved state says, it is refused with a reason, or it is written again as it was read, and a router that begins
-//! with it has bounded memory and sane numbers.
+//! Fuzz target: a saved state is refused with a reason, or it is encoded to the bytes it was decoded from, and a router that restores it
+//! has bounded memory and finite numbers.
 
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};

@@ -57,6 +57,6 @@ pub struct PromptText<'a> {
     pub root: RootKey,
     /// The prompt up to its end or its first part that is not text.
     pub bytes: &'a [u8],
-    /// The unit.
+    /// Whether the engines' blocks are compared as bytes or as tokens.
     pub unit: Unit,
 }

@@ -32,7 +32,7 @@ pub(crate) struct CachePrediction {
     pub recomputed: u32,
 }
 
-/// The weights of a prediction.
+/// What turns a reported overlap into expected tokens: the trust in the view, and the engine's rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PredictionWeights {
     pub view: CacheView,

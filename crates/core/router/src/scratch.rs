@@ -118,7 +118,7 @@ impl Scratch {
         prompt.map(|_| Turn::of(self.presumed.end().max(self.reported_end)))
     }
 
-    /// The reported overlap of a worker.
+    /// What a worker reported to hold of the current prompt; nothing for a worker that reports nothing.
     #[inline]
     pub(crate) fn held(&self, worker: WorkerId) -> ReportedOverlap {
         self.held.get(worker.index()).copied().unwrap_or_default()

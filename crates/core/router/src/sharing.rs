@@ -113,7 +113,7 @@ impl PeerTask {
 pub struct SharingView {
     /// This router's id.
     pub me: RouterId,
-    /// The peers.
+    /// The peers that are known now, and how much of their state has arrived.
     pub peers: Vec<PeerStatus>,
     /// Own open assignments.
     pub open: usize,

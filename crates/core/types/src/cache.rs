@@ -66,7 +66,7 @@ impl StoredBlocks {
 /// Evicted blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemovedBlocks {
-    /// Their names.
+    /// The engine's hashes, by which it stored them.
     pub names: Vec<u64>,
     /// The memory that held them.
     pub medium: Medium,

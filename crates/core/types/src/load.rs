@@ -39,7 +39,7 @@ pub struct CacheCapacity {
 /// What an engine reported about one finished request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Tokens of the prompt, cached ones included.
     pub prompt_tokens: u32,
     /// Tokens generated.
     pub output_tokens: u32,

@@ -6,14 +6,14 @@ use warmroute_types::{Address, SourceReadiness};
 
 use crate::EventsEntry;
 
-/// The id of a source.
+/// Number of a source: a new listing replaces the one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceId(pub usize);
 
 /// A worker as a source lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedWorker {
-    /// Its address.
+    /// URL and rank: what identifies a worker across sources.
     pub address: Address,
     /// Its models, where the source states them.
     pub models: Option<Vec<String>>,
@@ -60,9 +60,9 @@ pub enum Departure {
 /// All workers of one source at one moment.
 #[derive(Clone, Debug)]
 pub struct Listing {
-    /// The source.
+    /// The source whose earlier listing this one replaces.
     pub source: SourceId,
-    /// Its workers.
+    /// All workers that it lists; others of it leave.
     pub workers: Vec<ListedWorker>,
     /// How workers leave that are no longer listed.
     pub departure: Departure,

@@ -13,7 +13,7 @@ use crate::sink::EventSink;
 
 /// The feed of one worker.
 pub struct FeedHandle {
-    /// The worker.
+    /// The worker whose events these are.
     pub worker: Address,
     state: Mutex<State>,
     sink: Arc<dyn EventSink>,
@@ -142,7 +142,7 @@ impl FeedHandle {
         self.state.lock().feed.doubt()
     }
 
-    /// The counters.
+    /// Counters since the feed began.
     pub fn counters(&self) -> Counters {
         self.state.lock().feed.counters()
     }

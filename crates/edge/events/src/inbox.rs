@@ -148,7 +148,7 @@ impl ReportInbox {
 }
 
 impl FeedHandle {
-    /// Accepts a post.
+    /// Gives a post to the feed, if it continues the posts before it.
     fn posted(&self, post: Post) -> Result<Accepted, PostRefused> {
         let Post { source, seq, kind, batch } = post;
         let (source, unreadable) = (xxh3_64(source.as_bytes()).max(1), batch.unreadable);

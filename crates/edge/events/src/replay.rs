@@ -42,19 +42,20 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Sends the request after a pause. Its first reply must arrive within `patience`.
+    /// Sends the request after a pause. Its first reply must arrive within `reply_timeout`.
     pub fn ask(
         endpoint: Endpoint,
         from_seq: u64,
         options: Options,
-        patience: Duration,
+        reply_timeout: Duration,
         pause: Duration,
     ) -> Replay {
         let (sender, replies) = mpsc::channel(WAITING_MAX);
         let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
         let task = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            let mut reader = Reader { endpoint, options, patience, sender, room, next: from_seq, count: 0 };
+            let mut reader =
+                Reader { endpoint, options, reply_timeout, sender, room, next: from_seq, count: 0 };
             let end = reader.read_all().await.unwrap_or_else(|error| {
                 tracing::debug!(endpoint = %reader.endpoint, %error, "a replay failed");
                 ReplayEnd::Failed
@@ -81,7 +82,7 @@ impl Drop for Replay {
 struct Reader {
     endpoint: Endpoint,
     options: Options,
-    patience: Duration,
+    reply_timeout: Duration,
     sender: mpsc::Sender<(Reply, Option<OwnedSemaphorePermit>)>,
     room: Arc<Semaphore>,
     /// The batch to request next.
@@ -116,8 +117,8 @@ impl Reader {
         let mut dealer = Dealer::connect(&self.endpoint, &self.options).await?;
         dealer.send(&[&[][..], &self.next.to_be_bytes()]).await?;
         // The engine's memory may begin later than requested.
-        let late = Error::Late(self.patience);
-        let mut message = timeout(self.patience, dealer.receive()).await.map_err(|_| late)??;
+        let late = Error::Late(self.reply_timeout);
+        let mut message = timeout(self.reply_timeout, dealer.receive()).await.map_err(|_| late)??;
         let mut is_first = true;
         loop {
             let missing = Error::Protocol("a replay reply has no sequence number");

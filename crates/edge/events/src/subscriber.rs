@@ -47,7 +47,7 @@ impl Subscriber {
         Subscriber { feed_handle, tasks }
     }
 
-    /// The worker.
+    /// The worker whose events it reads.
     pub fn worker(&self) -> &Address {
         &self.feed_handle.worker
     }
@@ -62,7 +62,7 @@ impl Subscriber {
         self.feed_handle.view()
     }
 
-    /// The counters.
+    /// Counters since the feed began.
     pub fn counters(&self) -> Counters {
         self.feed_handle.counters()
     }

@@ -33,8 +33,8 @@ pub struct Config {
     pub feed: warmroute_feed::Config,
     /// Limits and heartbeats of each connection.
     pub socket: Options,
-    /// Longest pause between two replies of a replay. vLLM serves replays between its publishing, every 100 ms.
-    pub replay_patience: Duration,
+    /// Longest wait for the first reply of a replay. vLLM serves replays between its publishing, every 100 ms.
+    pub replay_timeout: Duration,
     /// Interval at which feeds receive the time.
     pub tick: Duration,
     /// Who may publish to a bound listener.
@@ -63,7 +63,7 @@ impl Default for Config {
         Config {
             feed: warmroute_feed::Config::default(),
             socket: Options::default(),
-            replay_patience: Duration::from_secs(3),
+            replay_timeout: Duration::from_secs(3),
             tick: Duration::from_millis(500),
             publishers: Publishers::default(),
         }
@@ -290,10 +290,10 @@ impl SubscriberTask {
     fn ask(&mut self, asked: Option<u64>) {
         let Some(endpoint) = &self.replay_at else { return self.feed_handle.fail_replay(asked) };
         if let Some(from_seq) = asked {
-            let (socket, patience) = (self.config.socket.clone(), self.config.replay_patience);
+            let (socket, timeout) = (self.config.socket.clone(), self.config.replay_timeout);
             let pause = self.asked_at.map_or(Duration::ZERO, |last| ASK_EVERY.saturating_sub(last.elapsed()));
             self.asked_at = Some(Instant::now() + pause);
-            self.replay = Some(Replay::ask(endpoint.clone(), from_seq, socket, patience, pause));
+            self.replay = Some(Replay::ask(endpoint.clone(), from_seq, socket, timeout, pause));
         }
     }
 }

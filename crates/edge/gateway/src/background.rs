@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use warmroute_admission::{Asked, ExpectedTokens};
+    use warmroute_admission::{ExpectedTokens, LeaseRequest};
     use warmroute_policy::Standard;
     use warmroute_router::Router;
 
@@ -93,8 +93,8 @@ mod tests {
         let (answer, _) = tokio::sync::oneshot::channel();
         let mut limits = gateway.admission_gate.limits.shared.lock();
         match limits.ask(7, ONE_AT_A_TIME, expected, answer, gateway.now()) {
-            Asked::Decided(decision) => decision.ok(),
-            Asked::Pending(_) => None,
+            LeaseRequest::Decided(decision) => decision.ok(),
+            LeaseRequest::Pending(_) => None,
         }
     }
 

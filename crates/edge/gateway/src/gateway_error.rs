@@ -95,7 +95,11 @@ pub(crate) enum GatewayError {
         time_text(*expected), time_text(*budget), time_text(*accepted)
     )]
     TtftBudget { expected: Micros, accepted: Micros, budget: Micros, retry_after_s: u32 },
-    #[error("Its turn in the admission queue would come after {} s, too late; try again in {retry_after_s} s", seconds(*wait))]
+    #[error(
+        "The predicted wait in the admission queue is {} s, longer than the time budget; try again in {retry_after_s} s, \
+         or with a larger budget",
+        seconds(*wait)
+    )]
     QueueTooLate { wait: Micros, retry_after_s: u32 },
     #[error(
         "Dropped from the admission queue for requests of higher priority; try again in {retry_after_s} s"
@@ -180,6 +184,64 @@ impl ErrorFormat {
     }
 }
 
+/// Defines the error codes. Every kind of error has one, so that `CODES` is complete.
+macro_rules! codes {
+    ($( $errors:pat => $code:literal, )*) => {
+        impl GatewayError {
+            /// All error codes.
+            pub(crate) const CODES: [&str; [$($code),*].len()] = [$($code),*];
+
+            /// The `code` of OpenAI error objects and of the `refusals` metric.
+            pub(crate) fn code(&self) -> &'static str {
+                match self { $( $errors => $code, )* }
+            }
+        }
+    };
+}
+
+codes! {
+    GatewayError::Unauthorized => "invalid_api_key",
+    GatewayError::BadJson { .. } => "invalid_json",
+    GatewayError::TooLarge { .. } => "request_too_large",
+    GatewayError::MemoryFull => "memory_full",
+    GatewayError::MemoryShareFull => "memory_share_full",
+    GatewayError::OutOfResources(_) => "out_of_resources",
+    GatewayError::BrokenBody => "broken_body",
+    GatewayError::SlowBody => "slow_body",
+    GatewayError::UnsupportedEncoding(_) => "unsupported_encoding",
+    GatewayError::UnknownModel(_) => "model_not_found",
+    GatewayError::UnknownWorker(_) => "unknown_worker",
+    GatewayError::StoredNotFound(_) => "response_not_found",
+    GatewayError::StoredLost(_) => "response_lost",
+    GatewayError::StoredApart(_) => "responses_apart",
+    GatewayError::AmbiguousHead(_) => "ambiguous_head",
+    GatewayError::FieldRefused(_) => "field_not_allowed",
+    GatewayError::RepeatedField(_) => "repeated_field",
+    GatewayError::HeadTooLarge { .. } => "head_too_large",
+    GatewayError::TargetTooLong { .. } => "target_too_long",
+    GatewayError::NotReady
+    | GatewayError::NoAllowedWorker { .. }
+    | GatewayError::NoWorkerInTime { .. }
+    | GatewayError::WorkersFull
+    | GatewayError::StoredNotReady(_) => "no_worker_ready",
+    GatewayError::QueueFull { .. } => "queue_full",
+    GatewayError::QueueShareFull { .. } => "queue_share_full",
+    GatewayError::QueueTimeout { .. } => "queue_timeout",
+    GatewayError::TtftBudget { .. } | GatewayError::QueueTooLate { .. } => "ttft_budget",
+    GatewayError::Shed { .. } => "queue_shed",
+    GatewayError::BadTtftBudget => "invalid_ttft_budget",
+    GatewayError::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
+    GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
+    GatewayError::RateLimited(Exceeded { limit: Limit::Concurrent, .. }) => "concurrency_limit",
+    GatewayError::UnknownPath(_) => "unknown_url",
+    GatewayError::MethodNotAllowed { .. } => "method_not_allowed",
+    GatewayError::NoWebSocket => "websocket_not_offered",
+    GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => "worker_failed",
+    GatewayError::WorkerTimeout(_) | GatewayError::WorkerStalled => "worker_timeout",
+    GatewayError::RequestTimeout => "request_timeout",
+    GatewayError::ShuttingDown => "shutting_down",
+}
+
 impl GatewayError {
     pub(crate) fn bad_json(bad: BadJson, body: &[u8]) -> GatewayError {
         let (line, column) = bad.line_and_column(body);
@@ -212,90 +274,6 @@ impl GatewayError {
             NoRoute::UnknownModel => GatewayError::UnknownModel(model.unwrap_or_default().to_owned()),
             NoRoute::NotReady | NoRoute::NoWorkers => GatewayError::NotReady,
             NoRoute::Full => GatewayError::WorkersFull,
-        }
-    }
-
-    /// All error codes.
-    pub(crate) const CODES: [&str; 34] = [
-        "ambiguous_head",
-        "broken_body",
-        "concurrency_limit",
-        "field_not_allowed",
-        "invalid_api_key",
-        "invalid_json",
-        "invalid_ttft_budget",
-        "memory_full",
-        "memory_share_full",
-        "method_not_allowed",
-        "model_not_found",
-        "no_worker_ready",
-        "out_of_resources",
-        "queue_full",
-        "queue_share_full",
-        "queue_shed",
-        "queue_timeout",
-        "rate_limit_requests",
-        "rate_limit_tokens",
-        "head_too_large",
-        "request_timeout",
-        "request_too_large",
-        "response_lost",
-        "response_not_found",
-        "shutting_down",
-        "slow_body",
-        "target_too_long",
-        "ttft_budget",
-        "unknown_url",
-        "unknown_worker",
-        "unsupported_encoding",
-        "websocket_not_offered",
-        "worker_failed",
-        "worker_timeout",
-    ];
-
-    /// The `code` of OpenAI error objects and of the `refusals` metric.
-    pub(crate) fn code(&self) -> &'static str {
-        match self {
-            GatewayError::Unauthorized => "invalid_api_key",
-            GatewayError::BadJson { .. } => "invalid_json",
-            GatewayError::TooLarge { .. } => "request_too_large",
-            GatewayError::MemoryFull => "memory_full",
-            GatewayError::MemoryShareFull => "memory_share_full",
-            GatewayError::OutOfResources(_) => "out_of_resources",
-            GatewayError::BrokenBody => "broken_body",
-            GatewayError::SlowBody => "slow_body",
-            GatewayError::UnsupportedEncoding(_) => "unsupported_encoding",
-            GatewayError::UnknownModel(_) => "model_not_found",
-            GatewayError::UnknownWorker(_) => "unknown_worker",
-            GatewayError::StoredNotFound(_) => "response_not_found",
-            GatewayError::StoredLost(_) => "response_lost",
-            GatewayError::StoredApart(_) => "responses_apart",
-            GatewayError::AmbiguousHead(_) => "ambiguous_head",
-            GatewayError::FieldRefused(_) => "field_not_allowed",
-            GatewayError::RepeatedField(_) => "repeated_field",
-            GatewayError::HeadTooLarge { .. } => "head_too_large",
-            GatewayError::TargetTooLong { .. } => "target_too_long",
-            GatewayError::NotReady
-            | GatewayError::NoAllowedWorker { .. }
-            | GatewayError::NoWorkerInTime { .. }
-            | GatewayError::WorkersFull
-            | GatewayError::StoredNotReady(_) => "no_worker_ready",
-            GatewayError::QueueFull { .. } => "queue_full",
-            GatewayError::QueueShareFull { .. } => "queue_share_full",
-            GatewayError::QueueTimeout { .. } => "queue_timeout",
-            GatewayError::TtftBudget { .. } | GatewayError::QueueTooLate { .. } => "ttft_budget",
-            GatewayError::Shed { .. } => "queue_shed",
-            GatewayError::BadTtftBudget => "invalid_ttft_budget",
-            GatewayError::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
-            GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
-            GatewayError::RateLimited(Exceeded { limit: Limit::Concurrent, .. }) => "concurrency_limit",
-            GatewayError::UnknownPath(_) => "unknown_url",
-            GatewayError::MethodNotAllowed { .. } => "method_not_allowed",
-            GatewayError::NoWebSocket => "websocket_not_offered",
-            GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => "worker_failed",
-            GatewayError::WorkerTimeout(_) | GatewayError::WorkerStalled => "worker_timeout",
-            GatewayError::RequestTimeout => "request_timeout",
-            GatewayError::ShuttingDown => "shutting_down",
         }
     }
 
@@ -442,6 +420,8 @@ impl GatewayError {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -457,7 +437,13 @@ mod tests {
             ),
         ] {
             assert_eq!(error.to_string(), message);
-            assert!(GatewayError::CODES.contains(&error.code()));
         }
+    }
+
+    #[test]
+    fn each_code_is_defined_once() {
+        let codes = BTreeSet::from(GatewayError::CODES);
+        assert_eq!(codes.len(), GatewayError::CODES.len());
+        assert!(codes.contains("repeated_field") && codes.contains("responses_apart"));
     }
 }

@@ -1,8 +1,8 @@
 //! Walks through JSON as its bytes pass, and reports the few fields that say how an answer stands.
 //!
 //! The walk knows at each byte within which fields it is. So text that a model or a client wrote is never taken for a field,
-//! wherever reads split it, and nothing is kept of a document but the names around the current place and one short
-//! value. What one read has whole, as nearly always, is not copied.
+//! wherever reads split it. Only the enclosing field names and one short value are kept. A value within one read is not
+//! copied.
 
 /// Fields deeper than this are not reported.
 const DEPTH_MAX: usize = 3;

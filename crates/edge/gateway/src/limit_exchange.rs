@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tokio::sync::oneshot;
-use warmroute_admission::{Asked, Exceeded, ExpectedTokens, Lease, Limit, LimitMessage, Limits};
+use warmroute_admission::{Exceeded, ExpectedTokens, Lease, LeaseRequest, Limit, LimitMessage, Limits};
 use warmroute_peers::Envelope;
 use warmroute_types::RouterId;
 
@@ -26,8 +26,8 @@ pub(crate) async fn reserve(
         shared.ask(tenant, limits, expected, answer, gateway.now())
     };
     let id = match asked {
-        Asked::Decided(decision) => return decision,
-        Asked::Pending(id) => id,
+        LeaseRequest::Decided(decision) => return decision,
+        LeaseRequest::Pending(id) => id,
     };
     gateway.notify_peers();
     let mut wait = PendingAsk { gateway, id, answered: Some(answered) };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use warmroute_admission::{Decided, Exceeded, Lease, LimitMessage, SharedLimits};
+use warmroute_admission::{Exceeded, Lease, LeaseDecision, LimitMessage, SharedLimits};
 use warmroute_peers::{Envelope, PeerMessage};
 use warmroute_types::{Micros, RouterId, To};
 
@@ -60,7 +60,7 @@ impl TenantLimits {
 
     pub(crate) fn receive(&self, from: RouterId, messages: Vec<LimitMessage>, now: Micros) -> Vec<Envelope> {
         let mut shared = self.shared.lock();
-        let decided: Vec<Decided<Answer>> =
+        let decided: Vec<LeaseDecision<Answer>> =
             messages.into_iter().filter_map(|message| shared.receive(from, message, now)).collect();
         drop(shared);
         self.wake(decided);
@@ -68,7 +68,7 @@ impl TenantLimits {
     }
 
     /// Hands decisions to their requests. What a request whose client has gone was granted is given back.
-    fn wake(&self, decided: Vec<Decided<Answer>>) {
+    fn wake(&self, decided: Vec<LeaseDecision<Answer>>) {
         for (answer, decision) in decided {
             if let Err(Ok(lease)) = answer.send(decision) {
                 self.shared.lock().give_back(&lease);

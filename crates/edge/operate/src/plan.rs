@@ -34,7 +34,7 @@ pub struct Plan<O> {
     pub precise: Option<FollowSettings>,
     /// Recording of traces.
     pub record: warmroute_record::Config,
-    /// The access log.
+    /// Where each request is logged, if at all.
     pub access_log: warmroute_record::AccessLogConfig,
     /// The collector of OpenTelemetry traces; `None`: none are sent.
     pub collector: Option<warmroute_otel::CollectorConfig>,

@@ -73,7 +73,7 @@ enum OpenTo {
 pub struct PickerAddress {
     /// The pool whose workers it gives; `None`: all workers.
     pub pool: Option<String>,
-    /// The address.
+    /// Where it listens; the port is the one that was bound.
     pub address: SocketAddr,
 }
 

@@ -48,9 +48,9 @@ impl SpanId {
 /// A span's place: its trace, its own id, and whether the trace is sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
-    /// The trace.
+    /// The trace, which all services of a request share.
     pub trace_id: TraceId,
-    /// The span.
+    /// The span within the trace; the parent of what it causes.
     pub span_id: SpanId,
     flags: u8,
 }

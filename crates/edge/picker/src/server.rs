@@ -55,7 +55,7 @@ const KEEPALIVE_TRIES: u32 = 3;
 /// A listener and the pool whose workers its requests may use.
 #[derive(Debug)]
 pub struct PoolListener {
-    /// The listener.
+    /// The socket that Envoy connects to.
     pub listener: TcpListener,
     /// The pool's name; `None`: all workers.
     pub pool: Option<String>,

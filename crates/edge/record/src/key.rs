@@ -11,7 +11,7 @@ use crate::Span;
 /// Bits that a JSON number loses in a double.
 const LOST_BITS: u32 = 11;
 
-/// The key of one file.
+/// A random key, new for each file: equal values have equal numbers in one file only.
 #[derive(Clone, Debug, Default)]
 pub struct FileKey(RandomState);
 

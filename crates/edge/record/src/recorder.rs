@@ -44,7 +44,7 @@ pub enum RecordError {
     /// The file cannot be written.
     #[error("cannot write the trace file {}: {why}", file.display())]
     Unwritable {
-        /// The file.
+        /// The path as configured.
         file: PathBuf,
         /// The system's error.
         why: std::io::Error,

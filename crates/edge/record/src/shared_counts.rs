@@ -13,7 +13,7 @@ pub struct Counts {
     pub failed: u64,
 }
 
-/// The counts.
+/// Lines written, dropped and failed, counted by the writer's thread and read for metrics.
 #[derive(Debug, Default)]
 pub struct SharedCounts {
     pub written: AtomicU64,

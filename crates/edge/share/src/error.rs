@@ -17,7 +17,7 @@ pub enum BadShare {
     /// The secret file cannot be read.
     #[error("cannot read {}: {error}", file.display())]
     Unreadable {
-        /// The file.
+        /// The path as configured.
         file: PathBuf,
         /// The error of the operating system.
         error: io::Error,
@@ -34,7 +34,7 @@ pub enum BadShare {
     /// The listening port cannot be opened.
     #[error("cannot listen on {address}: {error}")]
     CannotListen {
-        /// The address.
+        /// The address of `mesh-listen`.
         address: String,
         /// The error of the operating system.
         error: io::Error,

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Limits of a queue.
+/// The most that a queue holds; beyond either limit it drops its oldest items.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueLimits {
     pub items: usize,

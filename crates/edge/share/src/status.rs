@@ -109,7 +109,7 @@ impl TransportStatus {
         self.listening
     }
 
-    /// The connected peers.
+    /// Peers whose connection has passed the handshake.
     pub fn peers(&self) -> Arc<BTreeMap<RouterId, ConnectedPeer>> {
         Arc::clone(&self.peers.borrow())
     }

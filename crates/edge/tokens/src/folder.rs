@@ -26,7 +26,7 @@ pub enum FolderError {
     NotFound {
         /// The name as given.
         name: String,
-        /// The path of the cache.
+        /// The folder of the Hugging Face cache that was searched.
         cache: PathBuf,
     },
     /// The cache has the model, but not the revision that it names.
@@ -43,7 +43,7 @@ pub enum FolderError {
     /// A file could not be read.
     #[error("cannot read {}: {problem}", file.display())]
     Unreadable {
-        /// The file.
+        /// A file of the model.
         file: PathBuf,
         /// The system's error.
         problem: io::Error,
@@ -110,7 +110,7 @@ impl ModelFolder {
         }
     }
 
-    /// Its path.
+    /// Where the files lie: the folder as given, or a snapshot in the cache.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -14,7 +14,7 @@ pub enum BadTls {
     /// A file cannot be read.
     #[error("cannot read {}: {error}", file.display())]
     Unreadable {
-        /// The file.
+        /// A certificate, a key or a bundle, as configured.
         file: PathBuf,
         /// The cause.
         error: std::io::Error,
@@ -22,7 +22,7 @@ pub enum BadTls {
     /// A file does not contain what it should.
     #[error("{} has no {what} in PEM", file.display())]
     Missing {
-        /// The file.
+        /// The file that should have it.
         file: PathBuf,
         /// What is missing.
         what: &'static str,
@@ -30,7 +30,7 @@ pub enum BadTls {
     /// A certificate is unusable or does not match its key.
     #[error("unusable certificate or key in {}: {error}", file.display())]
     Unusable {
-        /// The file.
+        /// The file of the certificate.
         file: PathBuf,
         /// The cause.
         error: rustls::Error,
@@ -38,7 +38,7 @@ pub enum BadTls {
     /// The CA bundle for client certificates is unusable.
     #[error("unusable CA bundle for client certificates in {}: {error}", file.display())]
     Verifier {
-        /// The file.
+        /// The file of the bundle.
         file: PathBuf,
         /// The cause.
         error: rustls::server::VerifierBuilderError,

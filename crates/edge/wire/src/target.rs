@@ -22,9 +22,9 @@ pub struct Target {
     pub scheme: Scheme,
     /// Host name or address, without brackets.
     pub host: String,
-    /// The port.
+    /// The port, the scheme's own where the URL has none.
     pub port: u16,
-    /// The `Host` header.
+    /// Host and port as the URL writes them.
     pub host_header: HeaderValue,
     /// Path before every request path; usually empty.
     path_prefix: String,

@@ -8,7 +8,7 @@ use crate::error::Error;
 /// The most that a PONG repeats of a PING.
 const CONTEXT_BYTES_MAX: usize = 16;
 
-/// A command.
+/// What sockets tell each other beside messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// The end of the handshake, with the socket's type and identity.

@@ -13,7 +13,7 @@ pub struct Dealer {
 }
 
 impl Dealer {
-    /// Connects.
+    /// Connects and completes the handshake.
     pub async fn connect(endpoint: &Endpoint, options: &Options) -> Result<Dealer, Error> {
         Ok(Dealer { connection: connect(endpoint, Role::Dealer, options).await? })
     }

@@ -11,7 +11,7 @@ pub enum Error {
     /// The endpoint cannot be bound.
     #[error("cannot listen on {endpoint}: {error}")]
     Listen {
-        /// The endpoint.
+        /// The endpoint as configured.
         endpoint: String,
         /// The system's error.
         error: io::Error,

@@ -52,7 +52,7 @@ fn taken(endpoint: &Endpoint, error: std::io::Error) -> Error {
 }
 
 impl Listener {
-    /// Binds.
+    /// Binds the endpoint. Its port 0 is a free one, which [`Listener::endpoint`] names.
     pub async fn bind(endpoint: &Endpoint) -> Result<Listener, Error> {
         match endpoint {
             Endpoint::Tcp { host, port } => {

@@ -32,7 +32,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// Binds.
+    /// Binds the endpoint and accepts dealers until the router is dropped.
     pub async fn bind(endpoint: &Endpoint, options: Options) -> Result<Router, Error> {
         let listener = Listener::bind(endpoint).await?;
         let (peers, endpoint) = (SharedPeers::default(), listener.endpoint().clone());

@@ -50,7 +50,7 @@ pub struct EventsConfig {
     pub publisher: PublisherMode,
     /// The topic of all messages.
     pub topic: String,
-    /// The encoding of events.
+    /// Maps, as vLLM sends since 0.24, or arrays.
     pub encoding: EventEncoding,
     /// Batches kept for replays (`buffer_steps`).
     pub memory_batches: usize,

@@ -13,7 +13,7 @@ const CURVE_POINTS: usize = 200;
 /// Results of one lab command.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Title.
+    /// Heading of the page and name of its tab.
     pub title: String,
     /// Command that reproduces the report.
     pub command: String,

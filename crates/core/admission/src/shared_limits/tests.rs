@@ -14,8 +14,8 @@ fn pair(home: RouterId) -> (SharedLimits<u32>, u64) {
     (limits, tenant)
 }
 
-fn is_granted(asked: Asked) -> bool {
-    matches!(asked, Asked::Decided(Ok(_)))
+fn is_granted(asked: LeaseRequest) -> bool {
+    matches!(asked, LeaseRequest::Decided(Ok(_)))
 }
 
 #[test]
@@ -31,7 +31,9 @@ fn without_others_and_at_home_a_request_is_decided_at_once() {
 #[test]
 fn elsewhere_a_request_waits_for_the_home() {
     let (mut limits, tenant) = pair(OTHER);
-    let Asked::Pending(id) = limits.ask(tenant, LIMITS, ONE, 5, Micros::ZERO) else { panic!("decided") };
+    let LeaseRequest::Pending(id) = limits.ask(tenant, LIMITS, ONE, 5, Micros::ZERO) else {
+        panic!("decided")
+    };
     let asked = limits.take_messages();
     assert_eq!(asked, [(To::One(OTHER), LimitMessage::Ask { id, tenant, limits: LIMITS, tokens: 1 })]);
     let (waker, decision) =
@@ -44,7 +46,9 @@ fn elsewhere_a_request_waits_for_the_home() {
 #[test]
 fn an_answer_for_a_client_that_has_gone_is_returned() {
     let (mut limits, tenant) = pair(OTHER);
-    let Asked::Pending(id) = limits.ask(tenant, LIMITS, ONE, 5, Micros::ZERO) else { panic!("decided") };
+    let LeaseRequest::Pending(id) = limits.ask(tenant, LIMITS, ONE, 5, Micros::ZERO) else {
+        panic!("decided")
+    };
     limits.cancel(id);
     limits.take_messages();
     let answer = LimitMessage::Answer { id, refused: None };
@@ -56,7 +60,7 @@ fn an_answer_for_a_client_that_has_gone_is_returned() {
 fn a_home_that_does_not_answer_is_not_asked_for_a_while() {
     let (mut limits, tenant) = pair(OTHER);
     let mut now = Micros::ZERO;
-    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 5, now), Asked::Pending(_)));
+    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 5, now), LeaseRequest::Pending(_)));
     now = now + Micros::from_millis(900);
     assert!(limits.tick(now).is_empty());
     let repeated = limits.take_messages();
@@ -65,23 +69,29 @@ fn a_home_that_does_not_answer_is_not_asked_for_a_while() {
     let decided = limits.tick(now);
     assert!(matches!(decided[..], [(5, Ok(_))]), "{decided:?}");
     assert!(is_granted(limits.ask(tenant, LIMITS, ONE, 6, now)), "alone");
-    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 7, now), Asked::Decided(Err(_))), "within the limit");
+    assert!(
+        matches!(limits.ask(tenant, LIMITS, ONE, 7, now), LeaseRequest::Decided(Err(_))),
+        "within the limit"
+    );
     let heard = LimitMessage::Held { first: 0, last: 0, leases: Vec::new(), pending: Vec::new() };
     limits.receive(OTHER, heard.clone(), now);
-    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 8, now), Asked::Decided(_)), "asks may not reach it");
+    assert!(
+        matches!(limits.ask(tenant, LIMITS, ONE, 8, now), LeaseRequest::Decided(_)),
+        "asks may not reach it"
+    );
     now = now + SILENCE_MIN;
     limits.receive(OTHER, heard, now);
-    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 9, now), Asked::Pending(_)));
+    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 9, now), LeaseRequest::Pending(_)));
 }
 
 #[test]
 fn a_late_answer_ends_the_silence() {
     let (mut limits, tenant) = pair(OTHER);
-    let Asked::Pending(id) = limits.ask(tenant, LIMITS, ONE, 5, Micros::ZERO) else { panic!() };
+    let LeaseRequest::Pending(id) = limits.ask(tenant, LIMITS, ONE, 5, Micros::ZERO) else { panic!() };
     let now = Micros::from_secs(1);
     limits.tick(now);
     limits.receive(OTHER, LimitMessage::Answer { id, refused: None }, now);
-    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 6, now), Asked::Pending(_)));
+    assert!(matches!(limits.ask(tenant, LIMITS, ONE, 6, now), LeaseRequest::Pending(_)));
 }
 
 #[test]
@@ -136,7 +146,7 @@ fn a_place_is_found_free_although_the_message_that_freed_it_was_lost() {
     asking.set_members(OTHER, [ME].into(), Micros::ZERO);
     asking.take_messages();
     let mut ask = |asking: &mut SharedLimits<u32>| {
-        assert!(matches!(asking.ask(tenant, of, ONE, 0, Micros::ZERO), Asked::Pending(_)));
+        assert!(matches!(asking.ask(tenant, of, ONE, 0, Micros::ZERO), LeaseRequest::Pending(_)));
         for (_, message) in asking.take_messages() {
             home.receive(OTHER, message, Micros::ZERO);
         }

@@ -41,9 +41,9 @@ fn what_is_booked_lies_ahead_until_it_is_computed() {
 #[test]
 fn a_first_token_shows_that_all_well_before_it_are_done() {
     let queue = PrefillQueue::default();
-    let unheard = book(&queue, 5_000, Micros(0));
-    let heard = book(&queue, 100, REORDERED_WITHIN);
-    first_token(&queue, heard, Micros(1_200_000));
+    let without_answer = book(&queue, 5_000, Micros(0));
+    let answered = book(&queue, 100, REORDERED_WITHIN);
+    first_token(&queue, answered, Micros(1_200_000));
     assert_eq!(
         queue.forecast(Micros(1_200_000)),
         QueueForecast { idle: Micros(200_000), relative_latency: 1.0, ..QueueForecast::default() }
@@ -53,9 +53,9 @@ fn a_first_token_shows_that_all_well_before_it_are_done() {
     assert_eq!(
         (batch.features[2], batch.took_ms),
         (5.1, 1_200.0),
-        "the unheard one's tokens took their part of it"
+        "the tokens of the prompt without an answer took their part of it"
     );
-    queue.release(unheard);
+    queue.release(without_answer);
     assert_eq!(queue.forecast(Micros(1_400_000)).queue_ms, 0.0, "released once");
 }
 
@@ -281,7 +281,7 @@ fn a_prompt_that_a_peer_saw_computed_leaves_the_queue() {
 fn a_prompt_whose_answer_comes_whole_is_done_when_its_time_has_passed() {
     let queue = PrefillQueue::default();
     let whole = [(); 3].map(|()| book_one(&queue, 4_000, Delivery::Whole, Micros(0)));
-    let heard = book(&queue, 4_000, Micros(0));
+    let answered = book(&queue, 4_000, Micros(0));
     book(&queue, 4_000, Micros(0));
     let ahead = |at_ms: u64| {
         let forecast = queue.forecast(Micros(at_ms * 1_000));
@@ -295,7 +295,7 @@ fn a_prompt_whose_answer_comes_whole_is_done_when_its_time_has_passed() {
     assert_eq!(ahead(1_300), (225.0, 3));
     whole.into_iter().for_each(|ticket| queue.release(ticket));
     assert_eq!(ahead(1_300), (225.0, 3), "their answers change nothing");
-    assert!(first_token(&queue, heard, Micros(9_000_000)).is_none());
+    assert!(first_token(&queue, answered, Micros(9_000_000)).is_none());
     let last = book(&queue, 40, Micros(9_000_000));
     let batch = first_token(&queue, last, Micros(9_500_000)).unwrap();
     assert_eq!((batch.features[2], batch.took_ms), (16.0, 9_000.0), "all four are learned from together");

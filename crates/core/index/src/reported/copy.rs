@@ -1,31 +1,32 @@
-//! Copying spans from one worker id to another, under the same names.
+//! Copying spans from one holder id to another, under the same names.
 //!
-//! An engine may have several worker ids: one for what it may hold, one for what it certainly holds. When a possible
+//! An engine may have several holder ids: one for what it may hold, one for what it certainly holds. When a possible
 //! span proves to be cached, it is copied from the first id to the second. Both then have the same names and counts,
 //! so a removal that the engine reports applies to both. An id that is needed only later starts with a copy of
 //! another one.
 
 use super::{Reported, Unnamed};
+use crate::holder_bits::HolderPosition;
+use crate::holder_names::HolderNames;
 use crate::name_table::{NameHash, SpanAddress};
 use crate::node::{NodeId, NodeRef, Serial, offsets};
 use crate::tree::PinnedTree;
-use crate::worker_names::WorkerNames;
 
 impl Reported {
-    /// The nodes of one partition in which a worker holds spans, each with those spans.
+    /// The nodes of one partition in which a holder holds spans, each with those spans.
     pub fn nodes_in_partition(
         &self,
         tree: &PinnedTree<'_, '_>,
-        worker: u16,
+        holder: HolderPosition,
         part: usize,
     ) -> Vec<(NodeId, Serial, u64)> {
-        let ids = self.worker(worker).into_iter().flat_map(|worker| worker.nodes.keys_in(part));
-        ids.map(|id| tree.node(id)).map(|node| (node.id, node.serial, tree.mask(node, worker))).collect()
+        let ids = self.holder_names(holder).into_iter().flat_map(|holder| holder.nodes.keys_in(part));
+        ids.map(|id| tree.node(id)).map(|node| (node.id, node.serial, tree.mask(node, holder))).collect()
     }
 
-    /// Number of partitions of a worker's node map.
-    pub fn partitions_of(&self, worker: u16) -> usize {
-        self.worker(worker).map_or(0, |worker| worker.nodes.parts())
+    /// Number of partitions of a holder's node map.
+    pub fn partitions_of(&self, holder: HolderPosition) -> usize {
+        self.holder_names(holder).map_or(0, |holder| holder.nodes.parts())
     }
 
     /// Gives spans of a node, all of which `from` holds, to `to` as well. Names that are new to `to` are added to
@@ -33,8 +34,8 @@ impl Reported {
     pub fn copy_spans(
         &mut self,
         tree: &mut PinnedTree<'_, '_>,
-        from: u16,
-        to: u16,
+        from: HolderPosition,
+        to: HolderPosition,
         node: NodeRef<'_>,
         bits: u64,
         copied: &mut Vec<u64>,
@@ -51,8 +52,14 @@ impl Reported {
         (bits & !before).count_ones() as usize
     }
 
-    fn have_same_names(&self, from: u16, to: u16, node: NodeRef<'_>, bits: u64) -> bool {
-        let names_of = |index: u16| self.workers.get(usize::from(index)).and_then(Option::as_deref);
+    fn have_same_names(
+        &self,
+        from: HolderPosition,
+        to: HolderPosition,
+        node: NodeRef<'_>,
+        bits: u64,
+    ) -> bool {
+        let names_of = |holder: HolderPosition| self.holders.get(holder.index()).and_then(Option::as_deref);
         names_of(from).zip(names_of(to)).is_some_and(|(from, to)| from.has_same_names(to, node.id, bits))
     }
 
@@ -60,8 +67,8 @@ impl Reported {
     fn copy_unheld(
         &mut self,
         tree: &mut PinnedTree<'_, '_>,
-        from: u16,
-        to: u16,
+        from: HolderPosition,
+        to: HolderPosition,
         node: NodeRef<'_>,
         bits: u64,
     ) -> bool {
@@ -71,38 +78,38 @@ impl Reported {
         }
         let (names, own) = self.names_of(tree, from, node, bits);
         let is_new = |offset: usize| self.is_new(tree, from, to, names[offset]);
-        if self.worker(from).is_some_and(WorkerNames::has_aliases) || !offsets(bits).all(is_new) {
+        if self.holder_names(from).is_some_and(HolderNames::has_aliases) || !offsets(bits).all(is_new) {
             return false;
         }
         let hash = self.hash;
-        let worker_names = self.worker_mut(to);
-        worker_names.nodes.get_or_default(node.id);
+        let holder_names = self.holder_names_mut(to);
+        holder_names.nodes.get_or_default(node.id);
         for offset in offsets(own) {
             let address = SpanAddress::new(node.id, offset);
-            worker_names.own.insert(NameHash::of(hash, names[offset]), address);
+            holder_names.own.insert(NameHash::of(hash, names[offset]), address);
         }
         if own != 0 {
-            worker_names.set_own_names(node.id, own, 0, &names);
+            holder_names.set_own_names(node.id, own, 0, &names);
         }
         tree.set_mask(node, to, mask | bits);
         true
     }
 
-    /// The names under which a worker without aliases holds spans of a node, by offset, and a mask of those that are
+    /// The names under which a holder without aliases holds spans of a node, by offset, and a mask of those that are
     /// its own.
     fn names_of(
         &self,
         tree: &PinnedTree<'_, '_>,
-        worker: u16,
+        holder: HolderPosition,
         node: NodeRef<'_>,
         bits: u64,
     ) -> (Vec<u64>, u64) {
-        let worker_names = self.worker(worker);
-        let own = worker_names.map_or(0, |worker| worker.own_bits(node.id) & bits);
+        let holder_names = self.holder_names(holder);
+        let own = holder_names.map_or(0, |holder| holder.own_bits(node.id) & bits);
         let shared = &tree.meta(node).names;
-        let name = |offset| match worker_names.filter(|_| own >> offset & 1 == 1) {
-            Some(worker_names) => {
-                worker_names.own_name(SpanAddress::new(node.id, offset)).unwrap_or_default()
+        let name = |offset| match holder_names.filter(|_| own >> offset & 1 == 1) {
+            Some(holder_names) => {
+                holder_names.own_name(SpanAddress::new(node.id, offset)).unwrap_or_default()
             }
             None => shared.get(offset).copied().unwrap_or_default(),
         };
@@ -110,29 +117,29 @@ impl Reported {
     }
 
     /// Whether `from` stored a name once and `to` does not use it.
-    fn is_new(&self, tree: &PinnedTree<'_, '_>, from: u16, to: u16, name: u64) -> bool {
-        let is_once = |worker_names: &WorkerNames| !worker_names.extra_counts.contains_key(&name);
-        self.workers[usize::from(from)].as_deref().is_some_and(is_once)
+    fn is_new(&self, tree: &PinnedTree<'_, '_>, from: HolderPosition, to: HolderPosition, name: u64) -> bool {
+        let is_once = |holder_names: &HolderNames| !holder_names.extra_counts.contains_key(&name);
+        self.holders[from.index()].as_deref().is_some_and(is_once)
             && self.resolve(tree, to, name, Unnamed::default()).is_none()
     }
 
     fn copy_span(
         &mut self,
         tree: &mut PinnedTree<'_, '_>,
-        from: u16,
-        to: u16,
+        from: HolderPosition,
+        to: HolderPosition,
         address: SpanAddress,
         copied: &mut Vec<u64>,
     ) {
         let meta = tree.meta(tree.node(address.node()));
         let shared = meta.names.get(address.offset()).copied().unwrap_or_default();
-        for name in self.worker_mut(from).names_of(address, shared) {
+        for name in self.holder_names_mut(from).names_of(address, shared) {
             if self.resolve(tree, to, name, Unnamed::default()) == Some(address) {
                 continue;
             }
             self.assign_one(tree, to, name, address, Unnamed::default());
-            if let Some(&again) = self.worker_mut(from).extra_counts.get(&name) {
-                *self.worker_mut(to).extra_counts.get_or_default(name) = again;
+            if let Some(&again) = self.holder_names_mut(from).extra_counts.get(&name) {
+                *self.holder_names_mut(to).extra_counts.get_or_default(name) = again;
             }
             copied.push(name);
         }

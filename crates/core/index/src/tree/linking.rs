@@ -1,9 +1,7 @@
 //! How nodes enter the tree and leave it: ids, parents, siblings, and the parent's child lengths.
 
-use std::ptr::NonNull;
-
 use super::Tree;
-use crate::body::Head;
+use crate::body::NewBody;
 use crate::child_lengths::{Change, ChildLengths};
 use crate::node::{NewNode, Node, NodeMeta, NodeRef, Pinned};
 use crate::retired::Retired;
@@ -17,7 +15,7 @@ impl Tree {
         at: u32,
         digest: u64,
         start: Reach,
-        body: NonNull<Head>,
+        body: NewBody,
         pinned: Pinned<'g>,
     ) -> NodeRef<'g> {
         let id = self.arena.next();

@@ -10,11 +10,11 @@ use crate::body::{TEMPLATE_FIELDS, TurnsKey};
 pub enum Field {
     /// A setting that the template reads.
     Setting,
-    /// A tool.
+    /// The definition of a tool.
     Tools,
     /// The system prompt.
     System,
-    /// A turn.
+    /// A message or another item of the conversation.
     Turns,
 }
 

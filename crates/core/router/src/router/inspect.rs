@@ -145,7 +145,7 @@ impl<'a, P: Policy> Inspect<'a, P> {
         self.router.fleet.workers()
     }
 
-    /// The state of a worker.
+    /// Whether a worker takes requests, and why not.
     pub fn worker_state(&self, worker: WorkerId) -> WorkerState {
         self.router.fleet.load_view(worker).state
     }

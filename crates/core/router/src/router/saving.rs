@@ -13,7 +13,7 @@ use crate::saved_state::{SavedState, SavedWorker, model_key};
 use crate::unclaimed_state::UnclaimedParts;
 
 impl<P: Policy> Router<P> {
-    /// The state to save.
+    /// What the next process can use of this router's state. By `unix_s` it will know how old that is.
     pub(super) fn save(&self, now: Micros, unix_s: u64) -> SavedState {
         let remembered = |view: WorkerView| SavedWorker {
             index: view.worker.id.0,

@@ -44,7 +44,7 @@ pub enum BadAccess {
     /// A file cannot be read.
     #[error("cannot read {}: {error}", file.display())]
     Unreadable {
-        /// The file.
+        /// The kubeconfig, or a file of credentials.
         file: PathBuf,
         /// The cause.
         error: std::io::Error,
@@ -52,7 +52,7 @@ pub enum BadAccess {
     /// The kubeconfig cannot be used.
     #[error("{}: {why}", file.display())]
     Kubeconfig {
-        /// The file.
+        /// The kubeconfig.
         file: PathBuf,
         /// The cause.
         why: String,

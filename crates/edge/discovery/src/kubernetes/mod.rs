@@ -38,7 +38,7 @@ use worker_set::{ListsWorkers, UnusableObject, WorkerDefaults, worker_set};
 pub enum KubernetesTarget {
     /// Pods that match a label selector, as `kubectl -l` takes it.
     Pods {
-        /// The selector.
+        /// Labels as `kubectl -l` takes them, such as `app=vllm`.
         selector: String,
     },
     /// Endpoints of a Service.
@@ -89,7 +89,7 @@ impl From<Failure> for KubernetesProblem {
 /// What a source lists at one moment.
 #[derive(Clone, Debug)]
 pub struct KubernetesReport {
-    /// The workers.
+    /// Pods and endpoints that are workers, ready or not.
     pub workers: Vec<ListedWorker>,
     /// Objects that should be workers, and why they are none.
     pub unusable: Vec<String>,

@@ -39,7 +39,7 @@ pub struct Card {
 #[error("{request}: {status}")]
 pub struct UnexpectedStatus {
     request: String,
-    /// The status.
+    /// What came instead of 200.
     pub status: StatusCode,
 }
 

@@ -341,7 +341,8 @@ impl EngineState {
             && self.models == views[0].models
     }
 
-    /// Whether to query the engine, for the first time or again. A query that ended without a reply is repeated.
+    /// Whether to query the engine, for the first time or again. A query that ended without a reply is repeated. The pauses are
+    /// multiples of `RETRY_EVERY`; the jitter of `types::backoff` is for connections that were lost together, and a query is one.
     fn is_due(&self) -> bool {
         match &self.phase {
             Phase::Presumed(since) => {

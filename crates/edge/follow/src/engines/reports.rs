@@ -24,7 +24,7 @@ impl ReportSink for ReportEndpoint {
             EventOrigin::Engine => {
                 return refused(
                     403,
-                    "this worker publishes itself; kv-events = { endpoint = \"off\" } lets it be",
+                    "the router reads this worker's events from its engine; to post them instead, set kv-events = { endpoint = \"off\" } for this worker",
                 );
             }
         }

@@ -32,7 +32,7 @@ const TASKS_MAX: usize = 16;
 
 /// How state is shared with other routers, validated.
 pub struct SharePlan {
-    /// The transport.
+    /// Connections to each peer, or a Redis server between them.
     pub transport: Transport,
     /// Key of prompt digests. Routers with the same secret have the same key.
     pub seed: u64,

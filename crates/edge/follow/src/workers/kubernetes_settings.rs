@@ -15,7 +15,7 @@ pub struct KubernetesSettings {
     pub is_on: bool,
     /// Labels of pods.
     pub selector: Option<Vec<String>>,
-    /// A Service.
+    /// The name of the Service whose endpoints are the workers.
     pub service: Option<String>,
     /// InferencePools, as `NAME` or `NAMESPACE/NAME`.
     pub pools: Option<Vec<String>>,

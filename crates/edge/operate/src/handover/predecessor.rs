@@ -24,7 +24,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A running process that has passed its listeners.
 pub struct Predecessor {
     stream: UnixStream,
-    /// Its handover state.
+    /// What it passes on beside its listeners.
     pub state: HandoverState,
 }
 

@@ -69,7 +69,7 @@ pub enum AccessLogError {
     /// The file cannot be opened.
     #[error("cannot write the access log {}: {why}", file.display())]
     Unwritable {
-        /// The file.
+        /// The path as configured.
         file: PathBuf,
         /// The system's error.
         why: std::io::Error,

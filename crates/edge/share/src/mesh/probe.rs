@@ -25,7 +25,7 @@ pub struct MeshProbe {
 /// A router that accepted the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbedRouter {
-    /// Its id.
+    /// The id that it chose when it started.
     pub router: RouterId,
     /// The address that it advertises.
     pub address: String,

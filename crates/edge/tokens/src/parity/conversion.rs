@@ -38,7 +38,7 @@ pub struct ConversionVerdict {
 pub struct PresumedApi {
     /// The API.
     pub api: Api,
-    /// Why.
+    /// What differs, as `GET /workers` shows it.
     pub why: String,
 }
 

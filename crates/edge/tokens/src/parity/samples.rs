@@ -29,7 +29,7 @@ impl Sample {
     }
 }
 
-/// All samples for a model.
+/// Requests that engines tokenize differently if they differ in white space, special tokens, templates or tools.
 pub fn samples(text: &ModelText) -> Vec<Sample> {
     let specials = specials(text);
     let prompts = [

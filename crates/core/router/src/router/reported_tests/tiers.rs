@@ -85,13 +85,13 @@ fn offloaded_names_without_tokens_are_counted_and_ignored() {
     let router = router_of(1);
     let (prompt, other) = (text(1, 1_000), text(2, 1_000));
     store(&router, 0, &prompt, 0, 10);
-    let bytes_before = router.inspect().index_stats().bytes.worker_names;
+    let bytes_before = router.inspect().index_stats().bytes.holder_names;
     offload(&router, &other, 0, 10);
     assert_eq!(promised(&router, &prompt), (160, 0));
     assert_eq!(promised(&router, &other), (0, 0));
     assert_eq!(router.inspect().feed_report(WorkerId(0)).unwrap().ingested.unknown, 10);
     assert_eq!(
-        router.inspect().index_stats().bytes.worker_names,
+        router.inspect().index_stats().bytes.holder_names,
         bytes_before,
         "who names slower memory otherwise has no tiers"
     );

@@ -1,7 +1,7 @@
-//! The names under which one worker holds its spans.
+//! The names under which one holder holds its spans.
 //!
-//! Where engines agree on hashes, all workers know a span by the shared name in its node, and this struct contains
-//! one number per node. Only differences cost more: a span that this worker knows by another name, a name stored
+//! Where engines agree on hashes, all holders know a span by the shared name in its node, and this struct contains
+//! one number per node. Only differences cost more: a span that this holder knows by another name, a name stored
 //! twice, a span with several names.
 
 use crate::name_table::{NameHash, NameTable, SpanAddress};
@@ -9,13 +9,13 @@ use crate::node::{NodeId, offsets};
 use crate::number_map::NumberMap;
 use crate::table_hash::TableHash;
 
-/// One worker's names.
-pub(crate) struct WorkerNames {
+/// One holder's names.
+pub(crate) struct HolderNames {
     hash: TableHash,
-    /// The nodes in which the worker holds spans, each with the names of spans that the worker does *not* hold by
+    /// The nodes in which the holder holds spans, each with the names of spans that the holder does *not* hold by
     /// their shared name.
     pub nodes: NumberMap<NodeId, Option<Box<OwnNames>>>,
-    /// Addresses of the names that only this worker uses.
+    /// Addresses of the names that only this holder uses.
     pub own: NameTable,
     /// How often each name was stored beyond the first time.
     pub extra_counts: NumberMap<u64, u32>,
@@ -27,7 +27,7 @@ pub(crate) struct WorkerNames {
     pub counted_bytes: usize,
 }
 
-/// A worker's own names of the spans of one node.
+/// A holder's own names of the spans of one node.
 #[derive(Default)]
 pub(crate) struct OwnNames {
     /// The spans that have one.
@@ -42,9 +42,9 @@ impl OwnNames {
     }
 }
 
-impl WorkerNames {
-    pub fn new(hash: TableHash) -> WorkerNames {
-        WorkerNames {
+impl HolderNames {
+    pub fn new(hash: TableHash) -> HolderNames {
+        HolderNames {
             hash,
             nodes: NumberMap::new(hash),
             own: NameTable::default(),
@@ -60,7 +60,7 @@ impl WorkerNames {
     }
 
     pub fn bytes(&self) -> usize {
-        size_of::<WorkerNames>()
+        size_of::<HolderNames>()
             + self.nodes.allocated()
             + self.own.allocated()
             + self.extra_counts.allocated()
@@ -68,12 +68,12 @@ impl WorkerNames {
             + self.listed_bytes
     }
 
-    /// Whether the worker knows the span by a name of its own instead of the shared one.
+    /// Whether the holder knows the span by a name of its own instead of the shared one.
     pub fn is_own(&self, address: SpanAddress) -> bool {
         !self.own.is_empty() && self.own_bits(address.node()) >> address.offset() & 1 == 1
     }
 
-    /// The worker's own names of a node's spans, if it has any.
+    /// The holder's own names of a node's spans, if it has any.
     #[inline]
     pub fn own_names(&self, node: NodeId) -> Option<&OwnNames> {
         self.nodes.get(&node)?.as_deref()
@@ -84,7 +84,7 @@ impl WorkerNames {
         self.own_names(node).map_or(0, |own| own.bits)
     }
 
-    /// The address of one of the worker's own names.
+    /// The address of one of the holder's own names.
     #[inline]
     pub fn own_address(&self, name: u64, hash: NameHash) -> Option<SpanAddress> {
         if self.own.is_empty() {
@@ -96,13 +96,13 @@ impl WorkerNames {
         })
     }
 
-    /// The worker's own name of a span, if it has one.
+    /// The holder's own name of a span, if it has one.
     pub fn own_name(&self, address: SpanAddress) -> Option<u64> {
         let own = self.own_names(address.node())?;
         (own.bits >> address.offset() & 1 == 1).then(|| own.names[address.offset()])
     }
 
-    /// Records that the worker knows these spans of a node by names of its own; `names` begin at offset `from`. The
+    /// Records that the holder knows these spans of a node by names of its own; `names` begin at offset `from`. The
     /// caller has entered them into the table.
     pub fn set_own_names(&mut self, node: NodeId, mut bits: u64, from: usize, names: &[u64]) {
         let own = self.nodes.get_or_default(node);
@@ -122,14 +122,14 @@ impl WorkerNames {
         self.listed_bytes += own.bytes() - before;
     }
 
-    /// Records that the worker knows a span by its shared name.
+    /// Records that the holder knows a span by its shared name.
     fn set_shared(&mut self, address: SpanAddress) {
         if let Some(own) = self.nodes.get_or_default(address.node()) {
             own.bits &= !(1 << address.offset());
         }
     }
 
-    /// Records the name of a span that the worker did not hold before.
+    /// Records the name of a span that the holder did not hold before.
     pub fn add_name(&mut self, address: SpanAddress, name: u64, kind: NameKind) {
         match kind {
             NameKind::Own => {
@@ -140,14 +140,14 @@ impl WorkerNames {
         }
     }
 
-    /// Records one more name of a span that the worker holds.
+    /// Records one more name of a span that the holder holds.
     pub fn add_alias(&mut self, address: SpanAddress, name: u64, kind: NameKind) {
         let alias = match kind {
             NameKind::Own => {
                 self.own.insert(NameHash::of(self.hash, name), address);
                 name
             }
-            // The shared name comes first; the worker's own name becomes the alias.
+            // The shared name comes first; the holder's own name becomes the alias.
             NameKind::Shared => {
                 let own = self.own_name(address).unwrap_or(name);
                 self.set_shared(address);
@@ -160,7 +160,7 @@ impl WorkerNames {
         self.listed_bytes += (list.capacity() - before) * size_of::<u64>();
     }
 
-    /// Removes a name from a span that the worker holds under it. Returns false where that was its last name.
+    /// Removes a name from a span that the holder holds under it. Returns false where that was its last name.
     pub fn remove_name(&mut self, address: SpanAddress, name: u64) -> bool {
         if !self.own.is_empty() {
             self.own.remove(NameHash::of(self.hash, name), address);
@@ -183,7 +183,7 @@ impl WorkerNames {
         true
     }
 
-    /// The names under which the worker holds a span, sorted. `shared` is the span's shared name.
+    /// The names under which the holder holds a span, sorted. `shared` is the span's shared name.
     pub fn names_of(&self, address: SpanAddress, shared: u64) -> Vec<u64> {
         let first = self.own_name(address).unwrap_or(shared);
         let mut names = self.aliases.get(&address).cloned().unwrap_or_default();
@@ -192,8 +192,8 @@ impl WorkerNames {
         names
     }
 
-    /// Whether two workers that hold these spans of a node know each of them by the same single name.
-    pub fn has_same_names(&self, other: &WorkerNames, node: NodeId, bits: u64) -> bool {
+    /// Whether two holders that hold these spans of a node know each of them by the same single name.
+    pub fn has_same_names(&self, other: &HolderNames, node: NodeId, bits: u64) -> bool {
         let own = self.own_bits(node) & bits;
         let is_same = |offset: usize| {
             let address = SpanAddress::new(node, offset);
@@ -264,7 +264,7 @@ impl WorkerNames {
         }
     }
 
-    /// Records which spans of a node the worker still holds.
+    /// Records which spans of a node the holder still holds.
     pub fn retain(&mut self, node: NodeId, left: u64) {
         if left == 0 {
             let gone = self.nodes.remove(&node).flatten();
@@ -275,10 +275,10 @@ impl WorkerNames {
     }
 }
 
-/// The kind of name by which a worker knows a span.
+/// The kind of name by which a holder knows a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameKind {
-    /// A name that only this worker uses.
+    /// A name that only this holder uses.
     Own,
     /// The shared name, stored with the span.
     Shared,

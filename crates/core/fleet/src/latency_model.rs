@@ -495,7 +495,8 @@ impl Sums {
 
     fn add(&mut self, features: &FeatureVector, took_ms: f64, weight: f64, relative: f64) {
         self.weight += weight;
-        for row in 0..FEATURES {
+        // Several features of a step are mostly zero and would add nothing.
+        for row in (0..FEATURES).filter(|&row| features[row] != 0.0) {
             let weighted = relative * features[row];
             for (sum, feature) in self.products[row].iter_mut().zip(features) {
                 *sum += weighted * feature;

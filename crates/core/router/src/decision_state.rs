@@ -63,6 +63,27 @@ struct ScoredMember {
 
 const _: () = assert!(size_of::<ScoredMember>() == 64, "an estimate is one cache line");
 
+impl ScoredMember {
+    /// The member as policies see it.
+    // Inlined, the candidates of a decision are written in place.
+    #[inline]
+    fn candidate(&self, members: &[Member], context: &DecisionContext<'_>) -> Candidate {
+        let Member { id, identity, .. } = members[self.place as usize];
+        let load = context.fleet.load_view(id);
+        Candidate {
+            worker: id,
+            identity,
+            overlap_tokens: self.overlap_tokens,
+            restorable_tokens: self.restorable_tokens,
+            estimate: self.estimate,
+            in_flight: load.in_flight,
+            prefill_tokens: load.prefill_tokens,
+            decode_tokens: load.decode_tokens,
+            waiting: load.waiting(context.now, context.report_age_max),
+        }
+    }
+}
+
 impl From<Arc<Worker>> for Member {
     fn from(worker: Arc<Worker>) -> Member {
         Member { id: worker.id, identity: worker.identity, worker }
@@ -89,36 +110,20 @@ impl DecisionState {
         (&self.members[place].worker, &self.summaries[place], estimate, overlap_tokens)
     }
 
-    /// A candidate as policies see it.
-    fn candidate(&self, index: usize, context: &DecisionContext<'_>) -> Candidate {
-        let ScoredMember { place, overlap_tokens, restorable_tokens, estimate } = self.scored[index];
-        let Member { id, identity, .. } = self.members[place as usize];
-        let load = context.fleet.load_view(id);
-        Candidate {
-            worker: id,
-            identity,
-            overlap_tokens,
-            restorable_tokens,
-            estimate,
-            in_flight: load.in_flight,
-            prefill_tokens: load.prefill_tokens,
-            decode_tokens: load.decode_tokens,
-            waiting: load.waiting(context.now, context.report_age_max),
-        }
-    }
-
     /// All candidates as policies see them.
     pub(crate) fn candidates(&mut self, context: &DecisionContext<'_>) -> &[Candidate] {
-        for index in self.candidates.len()..self.scored.len() {
-            self.candidates.push(self.candidate(index, context));
+        let DecisionState { candidates, scored, members, .. } = self;
+        if candidates.is_empty() {
+            candidates.extend(scored.iter().map(|scored| scored.candidate(members, context)));
         }
-        &self.candidates
+        candidates
     }
 
     /// What the policy saw of the candidate at `index`, to be kept with the decision.
     pub(crate) fn record(&self, index: usize, context: &DecisionContext<'_>) -> CandidateRecord {
-        let numbers = self.candidate(index, context);
-        let worker = Arc::clone(&self.members[self.scored[index].place as usize].worker);
+        let scored = &self.scored[index];
+        let numbers = scored.candidate(&self.members, context);
+        let worker = Arc::clone(&self.members[scored.place as usize].worker);
         CandidateRecord { view: context.fleet.load_view(worker.id).view, worker, numbers }
     }
 

@@ -11,9 +11,9 @@
 
 use std::collections::VecDeque;
 
+use crate::BlockName;
 use crate::leaf::{NONE, SLOTS, Span};
 use crate::pages::Pages;
-use crate::{BlockName, Happened};
 
 /// All blocks of one engine.
 #[derive(Clone, Debug)]
@@ -144,14 +144,14 @@ impl BlockPool {
         }
     }
 
-    /// Takes the next free blocks for one holder; there must be that many. Reports the evicted names.
-    pub fn take(&mut self, count: u32, happened: &mut Vec<Happened>) {
+    /// Takes the next free blocks for one holder; there must be that many. Passes the evicted names to `evicted`.
+    pub fn take(&mut self, count: u32, mut evicted: impl FnMut(BlockName)) {
         debug_assert!(count <= self.free(), "room was made");
         let nameless = count.min(self.nameless);
         self.nameless -= nameless;
         let mut missing = count - nameless;
         while missing > 0 {
-            missing -= self.evict(missing, happened);
+            missing -= self.evict(missing, &mut evicted);
         }
     }
 
@@ -251,7 +251,7 @@ impl BlockPool {
     }
 
     /// Evicts the blocks of the log's first entry, but no more than wanted.
-    fn evict(&mut self, wanted: u32, happened: &mut Vec<Happened>) -> u32 {
+    fn evict(&mut self, wanted: u32, mut report: impl FnMut(BlockName)) -> u32 {
         let freed = self.log.front_mut().expect("what is free and has a name is in the log");
         let leaf = &mut self.pages.leaves[freed.span.leaf as usize];
         let mut evicted = 0;
@@ -259,7 +259,7 @@ impl BlockPool {
             freed.span.to -= 1;
             let slot = freed.span.to;
             if leaf.freed[usize::from(slot)] == freed.at {
-                happened.push(Happened::Removed { name: leaf.name(slot) });
+                report(leaf.name(slot));
                 leaf.empty(slot);
                 evicted += 1;
             }

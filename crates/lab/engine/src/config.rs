@@ -30,6 +30,10 @@ pub struct Config {
     pub recomputes_last_block: bool,
     /// Memory that several engines share, for blocks that the host evicts, or the GPU without a host memory.
     pub pool: Option<Tier>,
+    /// Whether the engine reports the blocks that its cache stores and removes ([`Stored`](crate::Happened::Stored) and
+    /// [`Removed`](crate::Happened::Removed)). A simulation that does not read them is faster without. Slower memories and
+    /// sliding windows follow the cache by these events, so engines with either always report.
+    pub reports_blocks: bool,
 }
 
 /// A slower memory.
@@ -104,6 +108,7 @@ impl Config {
             pool: None,
             sliding_window: None,
             recomputes_last_block: false,
+            reports_blocks: true,
         }
     }
 

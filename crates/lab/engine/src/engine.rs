@@ -35,6 +35,10 @@ enum State {
     Idle,
     /// One step is in progress.
     Computing,
+    /// The step of a run that was in progress when the run ended early. All these sequences decode.
+    Decoding {
+        sequences: u32,
+    },
     /// Several steps are in progress, and none has been carried out.
     Running(Run),
 }
@@ -94,7 +98,7 @@ impl Engine {
     pub fn begin_step(&mut self, now: Micros) -> Option<Micros> {
         match self.state {
             State::Idle => self.open_step(now.max(self.step_ends)),
-            State::Computing => Some(self.step_ends),
+            State::Computing | State::Decoding { .. } => Some(self.step_ends),
             State::Running(run) => Some(run.ends),
         }
     }
@@ -113,14 +117,15 @@ impl Engine {
         self.begin_step(now)
     }
 
-    /// Ends a run at `now`: finished steps are carried out, and the one in progress continues as a single step. Does
-    /// nothing without a run.
+    /// Ends a run at `now`: finished steps are carried out, and the one in progress continues as a single step, also without
+    /// [`Happened::Token`] events. Does nothing without a run.
     pub fn catch_up(&mut self, now: Micros) {
         let State::Running(run) = self.state else { return };
-        let (ended, began) = run.ended(&self.cost, now);
+        let (ended, ends) = run.ended(&self.cost, now);
         self.carry_out(&run, ended);
-        self.state = State::Idle;
-        self.open_step(began);
+        self.scheduler.begin_decodes(&mut self.step);
+        self.state = State::Decoding { sequences: run.batch.sequences };
+        self.step_ends = ends;
     }
 
     fn carry_out(&mut self, run: &Run, steps: u32) {
@@ -148,6 +153,11 @@ impl Engine {
                 self.scheduler.settle(&mut self.step);
                 self.steps += 1;
                 self.computed_tokens += self.step.tokens;
+            }
+            State::Decoding { sequences } => {
+                self.scheduler.end_decodes(&mut self.step);
+                self.steps += 1;
+                self.computed_tokens += u64::from(sequences);
             }
             State::Running(run) => {
                 self.carry_out(&run, run.steps);

@@ -34,17 +34,17 @@ impl Run {
         Run { batch, starts, steps, ends }
     }
 
-    /// How many steps have ended at `now`, not counting the last, and when the step in progress began.
+    /// How many steps have ended at `now`, not counting the last, and when the step in progress ends.
     pub fn ended(&self, cost: &StepCost, now: Micros) -> (u32, Micros) {
-        let (mut ended, mut began) = (0, self.starts);
-        while ended + 1 < self.steps {
+        let mut began = self.starts;
+        for ended in 0..self.steps - 1 {
             let ends = began + self.batch.duration(cost, ended);
             if ends > now {
-                break;
+                return (ended, ends);
             }
-            (ended, began) = (ended + 1, ends);
+            began = ends;
         }
-        (ended, began)
+        (self.steps - 1, self.ends)
     }
 }
 
@@ -67,10 +67,10 @@ mod tests {
         let batch = Batch { sequences: 3, context_tokens: 3_000 };
         let run = Run::plan(cost, batch, Micros(50), 4);
         let first = Micros(50) + batch.duration(cost, 0);
-        assert_eq!(run.ended(cost, Micros(50)), (0, Micros(50)));
-        assert_eq!(run.ended(cost, Micros(first.0 - 1)), (0, Micros(50)));
-        assert_eq!(run.ended(cost, first), (1, first), "the next step has begun when the last one ends");
-        let (ended, began) = run.ended(cost, Micros(u64::MAX));
-        assert_eq!((ended, began + batch.duration(cost, 3)), (3, run.ends), "the last step is never skipped");
+        assert_eq!(run.ended(cost, Micros(50)), (0, first));
+        assert_eq!(run.ended(cost, Micros(first.0 - 1)), (0, first));
+        let second = first + batch.duration(cost, 1);
+        assert_eq!(run.ended(cost, first), (1, second), "the next step has begun when the last one ends");
+        assert_eq!(run.ended(cost, Micros(u64::MAX)), (3, run.ends), "the last step is never skipped");
     }
 }

@@ -32,6 +32,7 @@ pub struct Scheduler {
     sequences_max: usize,
     prefix_caching: PrefixCaching,
     recomputes_last_block: bool,
+    reports_blocks: bool,
     pub pool: BlockPool,
     sequences: Sequences,
     waiting: VecDeque<u32>,
@@ -70,6 +71,10 @@ impl Scheduler {
             sequences_max: config.sequences_max as usize,
             prefix_caching: config.prefix_caching,
             recomputes_last_block: config.recomputes_last_block,
+            reports_blocks: config.reports_blocks
+                || config.sliding_window.is_some()
+                || config.host.is_some()
+                || config.pool.is_some(),
             pool: BlockPool::new(u32::try_from(blocks).expect("validated: blocks are numbered in 32 bits")),
             sequences: Sequences::default(),
             waiting: VecDeque::new(),
@@ -122,10 +127,7 @@ impl Scheduler {
     /// Fills a step that starts at `now`.
     pub fn schedule(&mut self, now: Micros, step: &mut Step) {
         let preemptions_before = self.counts.preemptions;
-        self.tiers.iter_mut().for_each(|tiers| {
-            tiers.report_lost();
-            step.happened.append(&mut tiers.events);
-        });
+        self.report_lost(step);
         self.continue_running(step);
         if self.counts.preemptions == preemptions_before {
             self.admit_waiting(now, step);
@@ -143,6 +145,14 @@ impl Scheduler {
         if self.counts.finished > finished_before {
             self.forget_finished();
         }
+    }
+
+    /// Reports blocks of this engine that others evicted from a shared pool.
+    fn report_lost(&mut self, step: &mut Step) {
+        self.tiers.iter_mut().for_each(|tiers| {
+            tiers.report_lost();
+            step.happened.append(&mut tiers.events);
+        });
     }
 
     fn continue_running(&mut self, step: &mut Step) {
@@ -315,8 +325,17 @@ impl Scheduler {
 
     /// Gives the sequence more blocks. That many must be free.
     fn take_blocks(&mut self, slot: u32, blocks: u32, step: &mut Step) {
+        if blocks == 0 {
+            return;
+        }
+        self.sequences[slot].hold.nameless += blocks;
         let before = step.happened.len();
-        self.pool.take(blocks * self.groups(), &mut step.happened);
+        match self.reports_blocks {
+            true => {
+                self.pool.take(blocks * self.groups(), |name| step.happened.push(Happened::Removed { name }))
+            }
+            false => return self.pool.take(blocks, |_| {}),
+        }
         if let Some(window) = &mut self.window {
             for event in &mut step.happened[before..] {
                 let name = event.removed().and_then(|name| window.note_removed(name));
@@ -330,7 +349,6 @@ impl Scheduler {
             // Before the GPU's removals: afterwards the names would be unknown.
             step.happened.splice(before..before, tiers.events.drain(..));
         }
-        self.sequences[slot].hold.nameless += blocks;
     }
 
     /// Names the blocks that `computed` tokens fill, as far as they have no name yet.
@@ -342,6 +360,9 @@ impl Scheduler {
         }
         let names = &sequence.chain[first as usize..full as usize];
         self.pool.name(&mut sequence.hold, names);
+        if !self.reports_blocks {
+            return;
+        }
         step.happened.push(Happened::Stored { id: sequence.id, first_block: first, blocks: full - first });
         if let Some(window) = &mut self.window {
             window.note_stored(names);

@@ -55,9 +55,9 @@ pub struct Totals {
 
 impl Node {
     /// Creates an engine with an empty cache and a shared pool. The config must be valid.
-    pub fn new(config: &EngineConfig, pool: Pool) -> Node {
+    pub fn new(config: EngineConfig, pool: Pool) -> Node {
         Node {
-            engine: Engine::sharing(config.clone(), pool).expect("the config was validated"),
+            engine: Engine::sharing(config, pool).expect("the config was validated"),
             stamp: 0,
             due: None,
             jobs: Vec::new(),

@@ -80,6 +80,8 @@ pub struct Routed {
     pub node: usize,
     /// Number of the choice, for the observer.
     choice: u64,
+    /// The prompt's chunks; empty if the router looks up no overlap in its own index.
+    digests: Vec<u64>,
     pub predicted_tokens: Option<u32>,
     /// Tokens expected from slower memory, beyond the predicted ones.
     pub restorable_tokens: u32,
@@ -197,7 +199,8 @@ impl SimRouter {
         let predicted_tokens = decision.cached_tokens;
         let chosen = decision.candidate_records[0].as_ref();
         let restorable_tokens = chosen.map_or(0, |chosen| chosen.numbers.restorable_tokens);
-        Ok(Routed { decision, node, choice, predicted_tokens, restorable_tokens })
+        let digests = if uses_index { self.digests.clone() } else { Vec::new() };
+        Ok(Routed { decision, node, choice, digests, predicted_tokens, restorable_tokens })
     }
 
     fn notify_watcher(&self, what: impl Fn(&dyn Watcher)) {
@@ -217,17 +220,27 @@ impl SimRouter {
     /// Prepares the prompt's digests and tokens. Returns whether the router looks up overlap in its own
     /// index.
     fn prepare_prompt(&mut self, prompt: &[Piece]) -> bool {
-        let uses_index = self.view != View::Exact && self.needs.overlap;
+        let uses_index = self.uses_index();
         if uses_index {
             chunk_digests(prompt, CHUNK_TOKENS, &mut self.digests);
         }
+        self.spell(prompt);
+        uses_index
+    }
+
+    /// Prepares the prompt's tokens, if prompts are matched against reported blocks.
+    fn spell(&mut self, prompt: &[Piece]) {
         if self.is_reported() {
             self.ids.clear();
             token_ids(prompt.iter().copied(), 0, tokens(prompt), &mut self.ids);
             self.text.clear();
             self.text.extend(self.ids.iter().flat_map(|id| id.to_le_bytes()));
         }
-        uses_index
+    }
+
+    /// Whether the router looks up overlap in its own index.
+    fn uses_index(&self) -> bool {
+        self.view != View::Exact && self.needs.overlap
     }
 
     /// Whether prompts are matched against reported blocks.
@@ -245,8 +258,8 @@ impl SimRouter {
     pub fn ended(&mut self, mut routed: Routed, prompt: &[Piece], usage: Usage, now: Micros) -> Feedback {
         let end = End::Answered { at: now, output_tokens: usage.output_tokens };
         self.notify_watcher(|watcher| watcher.ended(routed.choice, end));
-        let uses_index = self.prepare_prompt(prompt);
-        let prompt = uses_index.then(|| chunks(self.root, &self.digests, usage.prompt_tokens));
+        self.spell(prompt);
+        let prompt = self.uses_index().then(|| chunks(self.root, &routed.digests, usage.prompt_tokens));
         let text = self.is_reported().then(|| text(self.text_root, &self.text, self.unit));
         let silence = Silence::MeansZero;
         let request = &Request { prompt, texts: text.as_slice(), silence, ..Request::default() };

@@ -12,7 +12,7 @@
 use std::iter::Peekable;
 
 use warmroute_admission::ExpectedWait;
-use warmroute_engine::{BlockName, Happened, Pool, Request};
+use warmroute_engine::{BlockName, Config as EngineConfig, Happened, Pool, Request};
 use warmroute_types::{Micros, Usage, WorkerId};
 
 use crate::config::{BadConfig, Config, EventPath, History, View};
@@ -32,6 +32,7 @@ use crate::replication::Replication;
 use crate::rule::Rule;
 use crate::sampled::sampled_chain;
 use crate::session::Session;
+use crate::shedding::Shedding;
 use crate::sim_router::{Routed, RoutingRequest, SimRouter};
 
 /// Retries of a request whose engine dies before the first token.
@@ -157,6 +158,8 @@ impl<'a> Simulation<'a> {
     fn new(config: &'a Config, rule: &Rule, sessions: AnySessions<'a>) -> Simulation<'a> {
         let nodes = config.fleet.len();
         let pool = Pool::new(config.pool_blocks());
+        let reports_blocks = config.needs_events();
+        let engine = |engine: &EngineConfig| EngineConfig { reports_blocks, ..engine.clone() };
         Simulation {
             config,
             needs_overlap: rule.needs().overlap,
@@ -169,7 +172,7 @@ impl<'a> Simulation<'a> {
             asks: 0,
             jobs: Vec::new(),
             vacant: Vec::new(),
-            nodes: config.fleet.iter().map(|engine| Node::new(engine, pool.clone())).collect(),
+            nodes: config.fleet.iter().map(|one| Node::new(engine(one), pool.clone())).collect(),
             routers: (0..config.routers)
                 .map(|router| SimRouter::new(rule, config, sharing::name(router)))
                 .collect(),
@@ -371,6 +374,9 @@ impl<'a> Simulation<'a> {
     }
 
     fn accepts(&self, routed: &Routed) -> bool {
+        if self.config.shedding == Shedding::Off {
+            return true;
+        }
         let in_flight: u32 = self.nodes.iter().map(|node| node.in_flight).sum();
         let in_flight = f64::from(in_flight) / self.nodes.len() as f64;
         let micros = |ms: f32| Micros((f64::from(ms.max(0.0)) * 1e3) as u64);

@@ -6,20 +6,16 @@ use super::*;
 
 /// Allocates and names blocks for a chain after its cached prefix.
 fn fill(pool: &mut BlockPool, chain: &[BlockName]) -> (Hold, Vec<BlockName>) {
-    let (mut hold, mut happened) = (Hold::default(), Vec::new());
+    let (mut hold, mut removed) = (Hold::default(), Vec::new());
     pool.find_chain(chain, &mut hold.spans);
     hold.named = hold.spans.iter().map(Span::len).sum();
     hold.spans.iter().for_each(|&span| pool.hold(span));
     let missing = chain.len() as u32 - hold.named;
-    pool.take(missing, &mut happened);
+    pool.take(missing, |name| removed.push(name));
     hold.nameless = missing;
     let first = hold.named as usize;
     pool.name(&mut hold, &chain[first..]);
-    let removed = happened.into_iter().map(|happened| match happened {
-        Happened::Removed { name } => name,
-        other => panic!("{other:?}"),
-    });
-    (hold, removed.collect())
+    (hold, removed)
 }
 
 fn chain(names: impl IntoIterator<Item = u64>) -> Vec<BlockName> {
@@ -52,7 +48,7 @@ fn the_least_recently_used_chain_is_evicted_first() {
 fn a_block_without_a_name_is_taken_before_a_cached_one() {
     let mut pool = BlockPool::new(3);
     let (mut hold, _) = fill(&mut pool, &chain([1, 2]));
-    pool.take(1, &mut Vec::new());
+    pool.take(1, |_| {});
     hold.nameless = 1;
     pool.release(&mut hold);
     assert_eq!(fill(&mut pool, &chain([50, 51])).1, chain([2]), "one was free and had no name");

@@ -53,6 +53,24 @@ impl Scheduler {
     /// Schedules and completes `steps` decode-only steps. There are no token events;
     /// [`settle_run`](Scheduler::settle_run) finishes sequences with their last token.
     pub fn run(&mut self, steps: u32, step: &mut Step) {
+        self.compute_run(steps, step);
+        self.generate(steps);
+    }
+
+    /// Schedules one decode-only step; [`end_decodes`](Scheduler::end_decodes) completes it.
+    pub fn begin_decodes(&mut self, step: &mut Step) {
+        self.report_lost(step);
+        self.compute_run(1, step);
+    }
+
+    /// Completes a decode-only step. There are no token events.
+    pub fn end_decodes(&mut self, step: &mut Step) {
+        self.generate(1);
+        self.settle_run(step);
+    }
+
+    /// Computes the tokens of `steps` decode-only steps: the sequences take blocks and fill them.
+    fn compute_run(&mut self, steps: u32, step: &mut Step) {
         let mut touches = std::mem::take(&mut self.touches);
         self.list_touches(steps, &mut touches);
         touches.sort_unstable();
@@ -62,11 +80,11 @@ impl Scheduler {
             }
         }
         self.touches = touches;
-        for &slot in &self.running {
-            let sequence = &mut self.sequences[slot];
-            sequence.computed += steps;
-            sequence.generated += steps;
-        }
+        self.running.iter().for_each(|&slot| self.sequences[slot].computed += steps);
+    }
+
+    fn generate(&mut self, steps: u32) {
+        self.running.iter().for_each(|&slot| self.sequences[slot].generated += steps);
     }
 
     /// Finishes the sequences that produced their last token in the completed run.
@@ -86,7 +104,7 @@ impl Scheduler {
         let size = self.block_size;
         for (place, &slot) in self.running.iter().enumerate() {
             let into = self.sequences[slot].computed % size;
-            let (enters, fills) = ((size - into) % size, size - 1 - into);
+            let (enters, fills) = (if into == 0 { 0 } else { size - into }, size - 1 - into);
             for step in [enters, fills].into_iter().filter(|&step| step < steps) {
                 touches.push(Touch { step, place: place as u32 });
             }

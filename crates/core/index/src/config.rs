@@ -53,7 +53,7 @@ impl Config {
         check_settings(&[
             ("max-tree-size", self.budget_bytes >= BUDGET_BYTES_MIN, "must be at least 64KiB"),
             ("presumed-ttl-secs", self.presumed_ttl > Micros::ZERO, AT_LEAST_1),
-            ("holder-kv-tokens", self.presumed_tokens > 0, AT_LEAST_1),
+            ("worker-kv-tokens", self.presumed_tokens > 0, AT_LEAST_1),
         ])
     }
 }
@@ -80,6 +80,6 @@ mod tests {
         let refused = |config: Config| config.validate().unwrap_err().option;
         assert_eq!(refused(Config { budget_bytes: 10, ..Config::default() }), "max-tree-size");
         assert_eq!(refused(Config { presumed_ttl: Micros::ZERO, ..Config::default() }), "presumed-ttl-secs");
-        assert_eq!(refused(Config { presumed_tokens: 0, ..Config::default() }), "holder-kv-tokens");
+        assert_eq!(refused(Config { presumed_tokens: 0, ..Config::default() }), "worker-kv-tokens");
     }
 }

@@ -14,7 +14,7 @@ const QUEUE_UNIT: f64 = 4.0;
 pub struct WeightedScore {
     /// Weight of the cached share of the prompt.
     pub affinity_weight: f64,
-    /// Weight of the queue, of which [`QUEUE_UNIT`] requests weigh as much as a whole prompt.
+    /// Weight of the queue, of which four requests weigh as much as a whole prompt.
     pub queue_weight: f64,
 }
 

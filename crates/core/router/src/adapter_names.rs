@@ -19,7 +19,7 @@ pub(crate) struct AdapterNames {
 }
 
 impl AdapterNames {
-    /// Adds a name, unless [`NAMES_MAX`] are known. A known one takes the read lock only.
+    /// Adds a name, unless `NAMES_MAX` are known. A known one takes the read lock only.
     pub(crate) fn add(&self, name: &Arc<str>) {
         if self.names.read().contains(name) {
             return;

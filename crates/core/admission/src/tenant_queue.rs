@@ -133,7 +133,15 @@ impl TenantQueue {
         if earlier >= max {
             return (u64::MAX, u64::MAX);
         }
-        self.slots.nth(earlier).unwrap_or_else(|| (self.next_start(served), u64::MAX))
+        let slot = self.slots.nth(earlier);
+        if self.orders.contains(&order) {
+            return slot.unwrap_or((u64::MAX, u64::MAX));
+        }
+        // A new request brings a slot of its own. It is not always the last one: a request that waits again may have a later start.
+        let own = (self.next_start(served), u64::MAX);
+        let before = earlier.checked_sub(1).and_then(|at| self.slots.nth(at));
+        let first_free = slot.map_or(own, |slot| slot.min(own));
+        before.map_or(first_free, |before| before.max(first_free))
     }
 }
 
@@ -142,5 +150,29 @@ impl TurnOrder {
     pub(crate) fn of(first: Option<Slot>, next: Option<Order>, served: u64) -> Option<TurnOrder> {
         let (first, next) = (first?, next?);
         Some(TurnOrder { first, urgent: (first.0 <= served && next.0 != NO_DUE).then_some(next) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warmroute_types::Micros;
+
+    use super::*;
+
+    #[test]
+    fn a_new_request_has_a_slot_before_that_of_one_that_waits_again_and_is_admitted_in_the_later_one() {
+        let mut work = TenantQueue::default();
+        // Its refunded predecessor let the tenant start earlier again.
+        work.insert((500, 2), (NO_DUE, 2), 0);
+        let slot_for = |due, served| work.slot_for((due, u64::MAX), served, 5);
+        assert_eq!(slot_for(NO_DUE, 10), (500, 2), "the waiting request goes first, in the new slot");
+        assert_eq!(slot_for(Micros(1), 10), (10, u64::MAX), "an urgent one goes first itself");
+        assert_eq!(slot_for(NO_DUE, 900), (900, u64::MAX), "usually the new slot is the last");
+        assert_eq!(
+            work.slot_for((NO_DUE, 2), 10, 5),
+            (500, 2),
+            "a request that waits brings no further slot"
+        );
+        assert_eq!(work.slot_for((NO_DUE, u64::MAX), 10, 1), (u64::MAX, u64::MAX), "too many go before it");
     }
 }

@@ -25,7 +25,9 @@ else
   out=$here/results claims=$here/claims/results guidance=$here/guidance/results policies=$here/expected_ttft/results routers=$here/many_routers/results img=$here/../img
 fi
 mkdir -p "$out" "$claims" "$guidance" "$policies" "$routers" "$img"
-commit=$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)
+# The build's commit. Results that were made a moment ago do not change the program.
+commit=$(git -C "$here" describe --always 2>/dev/null || echo unknown)
+if [ -n "$(git -C "$here/../.." status --porcelain -- crates Cargo.lock 2>/dev/null)" ]; then commit=$commit-dirty; fi
 echo "commit $commit, $($lab --version 2>/dev/null || echo "$lab")" >&2
 
 # In the quick pass: one seed, few requests, and few of them in flight.

@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use warmroute_fleet::{ProbeResult, Worker};
+use warmroute_policy::Standard;
 use warmroute_record::TraceEntry;
-use warmroute_router::{Answered, Change, Decision, Outcome};
+use warmroute_router::{Answered, Change, Decision, Outcome, Router};
 use warmroute_types::{Micros, Usage};
 
 use crate::attempt_outcome::AttemptOutcome;
 use crate::attempt_span::AttemptSpan;
+use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::history::{PastDecision, PastEnd};
@@ -306,7 +308,7 @@ impl Attempt {
             return;
         };
         recorder.record(TraceEntry {
-            received: self.gateway.since_start(self.received),
+            received: self.gateway.clock.since_start(self.received),
             took: self.gateway.now().since(self.received),
             prompt_tokens: self.usage.map_or(self.decision.prompt_tokens, |usage| usage.prompt_tokens),
             output_tokens: self.usage.map(|usage| usage.output_tokens),
@@ -379,32 +381,39 @@ impl Drop for Attempt {
 }
 
 /// Counts a failure against a worker.
-pub(crate) fn blame_worker(gateway: &Gateway, worker: &Arc<Worker>, error: &UpstreamError) {
-    let at = gateway.now();
+pub(crate) fn blame_worker(
+    router: &Router<Standard>,
+    clock: Clock,
+    worker: &Arc<Worker>,
+    error: &UpstreamError,
+) {
+    let at = clock.now();
     let change = match error.is_unreachable() {
         true => Change::Probed { worker: Arc::clone(worker), result: ProbeResult::Failed, at },
         false => Change::Faulted { worker: Arc::clone(worker), at },
     };
-    apply_and_log(gateway, worker, change);
+    apply_and_log(router, worker, change);
 }
 
 /// Notes that a worker failed on this request. The request may be the cause, so the worker is only blamed once it
 /// fails on different requests. Streamed uploads have no fingerprint to tell them apart and are not counted.
-pub(crate) fn suspect_worker(gateway: &Gateway, worker: &Arc<Worker>, fingerprint: Option<u64>) {
+pub(crate) fn suspect_worker(
+    router: &Router<Standard>,
+    clock: Clock,
+    worker: &Arc<Worker>,
+    fingerprint: Option<u64>,
+) {
     if let Some(request) = fingerprint {
-        apply_and_log(
-            gateway,
-            worker,
-            Change::Broke { worker: Arc::clone(worker), request, at: gateway.now() },
-        );
+        let change = Change::Broke { worker: Arc::clone(worker), request, at: clock.now() };
+        apply_and_log(router, worker, change);
     }
 }
 
 /// Applies a failure and logs the change of state that it causes.
-fn apply_and_log(gateway: &Gateway, worker: &Worker, change: Change) {
-    let before = gateway.router.inspect().worker_state(worker.id);
-    gateway.router.apply(change);
-    let after = gateway.router.inspect().worker_state(worker.id);
+fn apply_and_log(router: &Router<Standard>, worker: &Worker, change: Change) {
+    let before = router.inspect().worker_state(worker.id);
+    router.apply(change);
+    let after = router.inspect().worker_state(worker.id);
     if before != after {
         tracing::warn!(worker = %worker.label, state = %after, "worker changed state after failed requests");
     }
@@ -414,8 +423,7 @@ fn apply_and_log(gateway: &Gateway, worker: &Worker, change: Change) {
 mod tests {
     use super::*;
     use warmroute_fleet::Models;
-    use warmroute_policy::Standard;
-    use warmroute_router::{Router, Scratch};
+    use warmroute_router::Scratch;
     use warmroute_types::Address;
 
     use crate::Config;

@@ -469,7 +469,7 @@ impl Dispatch {
         let was_sent = !error.is_unreachable() && !matches!(error, UpstreamError::OwnShortage(_));
         self.workers_reached += u32::from(was_sent);
         if error.is_unreachable() {
-            blame_worker(&self.gateway, &worker, error);
+            blame_worker(&self.gateway.router, self.gateway.clock, &worker, error);
         } else if error.is_worker_fault() {
             self.suspect(worker);
         }
@@ -479,7 +479,7 @@ impl Dispatch {
     /// Notes that a worker failed on this request. Either may be at fault: the worker is blamed if another worker
     /// serves the request, or if it fails on other requests too.
     fn suspect(&mut self, worker: Arc<Worker>) {
-        suspect_worker(&self.gateway, &worker, self.intake.body.fingerprint());
+        suspect_worker(&self.gateway.router, self.gateway.clock, &worker, self.intake.body.fingerprint());
         self.suspects.push(worker);
     }
 
@@ -567,7 +567,8 @@ impl Dispatch {
     /// Blames the workers that failed a request which another one serves.
     fn blame_suspects(&mut self) {
         let suspects = std::mem::take(&mut self.suspects);
-        suspects.iter().for_each(|worker| blame_worker(&self.gateway, worker, &UpstreamError::Closed));
+        let (router, clock) = (&self.gateway.router, self.gateway.clock);
+        suspects.iter().for_each(|worker| blame_worker(router, clock, worker, &UpstreamError::Closed));
     }
 }
 

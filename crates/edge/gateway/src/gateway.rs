@@ -1,7 +1,7 @@
 //! State shared by all requests.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::sync::mpsc;
@@ -15,7 +15,7 @@ use warmroute_types::{Address, Micros, RouterId};
 use crate::admission_gate::{AdmissionGate, Waiter};
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::body_budget::BodyMemory;
-use crate::clock::EPOCH;
+use crate::clock::Clock;
 use crate::console::state::Console;
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
@@ -62,7 +62,7 @@ pub struct Gateway {
     reports: OnceLock<mpsc::Sender<PickReport>>,
     /// Set once all sources have listed their workers, or one is ready.
     workers_known: OnceLock<()>,
-    start: Instant,
+    pub(crate) clock: Clock,
 }
 
 /// What a gateway writes down about requests. By default nothing.
@@ -96,9 +96,9 @@ impl Gateway {
         metrics.watch_tracer(tracer.as_ref());
         let (alignments, view_reasons, probe_problems, history) = Default::default();
         let (retries, transport, throttles, console) = Default::default();
-        let start = Instant::now();
+        let clock = Clock::start();
         let body_memory = BodyMemory::new(metrics.body_bytes.clone());
-        metrics.watch_peers(&router, &transport, start);
+        metrics.watch_peers(&router, &transport, clock);
         Ok(Arc::new(Gateway {
             router,
             config: Current::new(config),
@@ -122,7 +122,7 @@ impl Gateway {
             transport,
             reports: OnceLock::new(),
             workers_known: OnceLock::new(),
-            start,
+            clock,
         }))
     }
 
@@ -246,14 +246,9 @@ impl Gateway {
         self.retries.inherit(self.now(), left);
     }
 
-    /// Time from process start to `at`.
-    pub(crate) fn since_start(&self, at: Micros) -> Micros {
-        at.since(EPOCH)
-    }
-
     /// The router's clock.
     pub fn now(&self) -> Micros {
-        EPOCH + self.start.elapsed().into()
+        self.clock.now()
     }
 
     /// Registers how an engine formats prompts, so that requests for its models can be compared with its KV events.

@@ -4,7 +4,6 @@
 //! belongs to the fleet. All other label values are constants.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -25,6 +24,7 @@ use warmroute_types::{Micros, PrefixCache, WorkerState};
 use crate::admission_gate::AdmissionGate;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::cache_counts::CACHE_COUNTS;
+use crate::clock::Clock;
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::keys::Keys;
@@ -181,12 +181,12 @@ impl Metrics {
         &mut self,
         router: &Arc<Router<Standard>>,
         transport: &Arc<OnceLock<Arc<dyn PeerTransport>>>,
-        start: Instant,
+        clock: Clock,
     ) {
-        let saturation = saturation::SaturationCollector { router: Arc::clone(router), start };
+        let saturation = saturation::SaturationCollector { router: Arc::clone(router), clock };
         self.registry.register_collector(Box::new(saturation));
         let (router, transport) = (Arc::clone(router), Arc::clone(transport));
-        self.registry.register_collector(Box::new(peers::PeerCollector { router, transport, start }));
+        self.registry.register_collector(Box::new(peers::PeerCollector { router, transport, clock }));
     }
 
     fn register(&self, registry: &mut Registry) {

@@ -187,7 +187,12 @@ impl Pick {
         match class {
             StatusClass::Backpressure { pause } => attempt.back_off(pause),
             StatusClass::ServerError | StatusClass::WorkerFailure => {
-                suspect_worker(&self.gateway, &attempt.decision.worker, self.fingerprint);
+                suspect_worker(
+                    &self.gateway.router,
+                    self.gateway.clock,
+                    &attempt.decision.worker,
+                    self.fingerprint,
+                );
             }
             StatusClass::Normal => {}
         }

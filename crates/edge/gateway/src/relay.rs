@@ -314,7 +314,7 @@ impl Relay {
         }
         attempt.fail(error);
         if error.is_worker_fault() {
-            suspect_worker(&self.gateway, &worker, self.params.fingerprint);
+            suspect_worker(&self.gateway.router, self.gateway.clock, &worker, self.params.fingerprint);
         }
     }
 }

@@ -77,7 +77,7 @@ pub(super) struct FrameBuilder {
 
 impl FrameBuilder {
     pub(super) fn new(gateway: &Gateway) -> FrameBuilder {
-        let uptime = Duration::from_micros(gateway.since_start(gateway.now()).0);
+        let uptime = Duration::from_micros(gateway.clock.since_start(gateway.now()).0);
         let started = SystemTime::now() - uptime;
         FrameBuilder {
             started: unix_ms(started),

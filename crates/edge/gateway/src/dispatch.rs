@@ -347,7 +347,7 @@ impl Dispatch {
 
     /// Logs a response with which a worker refuses or fails the request.
     fn log_worker_error(&self, attempt: &Attempt, status: u16, what: &'static str) {
-        if let Some(left_out) = self.gateway.throttles.worker_errors.take(self.gateway.now()) {
+        if let Some(left_out) = self.gateway.log_sinks.throttles.worker_errors.take(self.gateway.now()) {
             let (request, worker) = (attempt.request_id(), &attempt.decision.worker.label);
             tracing::info!(request, %worker, status, left_out, "{what}");
         }

@@ -21,7 +21,7 @@ use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::history::History;
 use crate::keys::{Keys, Tenant};
-use crate::log_throttles::LogThrottles;
+use crate::log_sinks::LogSinks;
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
 use crate::prefix_observer::PrefixObserver;
@@ -43,11 +43,7 @@ pub struct Gateway {
     pub(crate) metrics: Metrics,
     pub(crate) alignments: Alignments,
     pub(crate) recorder: Option<Arc<Recorder>>,
-    pub(crate) access_log: Option<Arc<AccessLog>>,
-    pub(crate) tracer: Option<Arc<Tracer>>,
-    /// `http` or `https`, once clients are served.
-    client_scheme: OnceLock<&'static str>,
-    pub(crate) throttles: LogThrottles,
+    pub(crate) log_sinks: LogSinks,
     pub(crate) view_reasons: WorkerTexts,
     pub(crate) probe_problems: WorkerTexts,
     pub(crate) history: History,
@@ -95,8 +91,9 @@ impl Gateway {
         let prefixes = metrics.watch_prefixes();
         metrics.watch_tracer(tracer.as_ref());
         let (alignments, view_reasons, probe_problems, history) = Default::default();
-        let (retries, transport, throttles, console) = Default::default();
+        let (retries, transport, console) = Default::default();
         let clock = Clock::start();
+        let log_sinks = LogSinks::new(access_log, tracer, clock);
         let body_memory = BodyMemory::new(metrics.body_bytes.clone());
         metrics.watch_peers(&router, &transport, clock);
         Ok(Arc::new(Gateway {
@@ -107,10 +104,7 @@ impl Gateway {
             metrics,
             alignments,
             recorder,
-            access_log,
-            tracer,
-            client_scheme: OnceLock::new(),
-            throttles,
+            log_sinks,
             view_reasons,
             probe_problems,
             history,
@@ -158,17 +152,9 @@ impl Gateway {
 
     /// Sends the last traces to their collector. Returns when that is done or the time is over.
     pub async fn flush_traces(&self, within: Duration) {
-        if let Some(tracer) = &self.tracer {
+        if let Some(tracer) = &self.log_sinks.tracer {
             tracer.flush(within).await;
         }
-    }
-
-    pub(crate) fn set_client_scheme(&self, scheme: &'static str) {
-        _ = self.client_scheme.set(scheme);
-    }
-
-    pub(crate) fn client_scheme(&self) -> &'static str {
-        self.client_scheme.get().copied().unwrap_or("http")
     }
 
     /// Counts a configuration reload.

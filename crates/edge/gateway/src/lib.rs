@@ -63,6 +63,7 @@ mod json_walk;
 mod keys;
 mod limit_exchange;
 mod listener_limits;
+mod log_sinks;
 mod log_throttles;
 mod matching;
 mod meta_info;

@@ -31,7 +31,7 @@ const TARGET_BYTES_MAX: usize = 8 << 10;
 
 /// Serves clients until a drain begins; ends when the last connection has closed.
 pub fn serve(gateway: Arc<Gateway>, listener: TcpListener, acceptor: Acceptor, drain: Drain) -> Serving {
-    gateway.set_client_scheme(acceptor.scheme());
+    gateway.log_sinks.set_client_scheme(acceptor.scheme());
     let settings = Arc::clone(&gateway);
     let timeouts = move || {
         let timeouts = settings.config().timeouts;
@@ -53,7 +53,7 @@ async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Respo
     let path = request.uri().path();
     let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
     let drain = ClientConnection::drain_of(request.extensions());
-    let log = RequestLog::open(gateway, &mut request, &request_id);
+    let log = RequestLog::open(&gateway.log_sinks, &mut request, &request_id);
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
     let responding = Box::pin(async {
         let (parts, body) = request.into_parts();
@@ -101,7 +101,7 @@ async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Respo
 /// Counts and logs a request that the gateway itself refuses.
 pub(crate) fn report_refusal(gateway: &Gateway, refusal: &GatewayError, request_id: &http::HeaderValue) {
     gateway.metrics.count_refusal(refusal.code());
-    let Some(left_out) = gateway.throttles.refusals.take(gateway.now()) else { return };
+    let Some(left_out) = gateway.log_sinks.throttles.refusals.take(gateway.now()) else { return };
     // The text may contain what a client sent. As a string it is quoted and cannot forge a log line.
     let (request, why, status) = (text_of(request_id), refusal.to_string(), refusal.status().as_u16());
     let what = if refusal.is_worker_failure() { "request failed" } else { "request refused" };

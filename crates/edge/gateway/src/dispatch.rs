@@ -108,7 +108,8 @@ async fn read(
         }
     };
     let arriving = connection.map(OpenConnection::begin_body);
-    let received = intake::receive(&parts.method, api, &parts.headers, body, gateway, config, tenant).await;
+    let received =
+        intake::receive(&parts.method, api, &parts.headers, body, &gateway.reader, config, tenant).await;
     if received.is_err() {
         connection.iter().for_each(|connection| connection.refuse());
     }
@@ -156,7 +157,7 @@ impl Dispatch {
             permit::admit(gateway, admission, request_headers, tenant, &intake.request, entry, &avoid).await;
         let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
         if let (RequestBody::Buffered(body), Some(source)) =
-            (&intake.body, intake.request.prompt_source(api, &gateway.alignments))
+            (&intake.body, intake.request.prompt_source(api, &gateway.reader.alignments))
         {
             gateway.prefixes.observe(body, source, received);
         }

@@ -25,6 +25,7 @@ use crate::log_sinks::LogSinks;
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
 use crate::prefix_observer::PrefixObserver;
+use crate::request_reader::RequestReader;
 use crate::response_report::PickReport;
 use crate::upstream::Upstreams;
 use crate::worker_texts::WorkerTexts;
@@ -41,7 +42,7 @@ pub struct Gateway {
     keys: Arc<Current<Option<Keys>>>,
     pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) metrics: Metrics,
-    pub(crate) alignments: Alignments,
+    pub(crate) reader: RequestReader,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) log_sinks: LogSinks,
     pub(crate) view_reasons: WorkerTexts,
@@ -51,7 +52,6 @@ pub struct Gateway {
     pub(crate) prefixes: Arc<PrefixObserver>,
     pub(crate) retries: RetryBudget,
     pub(crate) admission_gate: Arc<AdmissionGate>,
-    pub(crate) body_memory: BodyMemory,
     /// The transport to peer routers, if state is shared.
     transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
     /// Takes other pickers' reports, once the endpoint picker runs.
@@ -90,11 +90,17 @@ impl Gateway {
         metrics.watch_access_log(access_log.as_ref());
         let prefixes = metrics.watch_prefixes();
         metrics.watch_tracer(tracer.as_ref());
-        let (alignments, view_reasons, probe_problems, history) = Default::default();
+        let (view_reasons, probe_problems, history) = Default::default();
         let (retries, transport, console) = Default::default();
         let clock = Clock::start();
         let log_sinks = LogSinks::new(access_log, tracer, clock);
-        let body_memory = BodyMemory::new(metrics.body_bytes.clone());
+        let reader = RequestReader {
+            router: Arc::clone(&router),
+            alignments: Alignments::default(),
+            body_memory: BodyMemory::new(metrics.body_bytes.clone()),
+            unrendered: metrics.unrendered.clone(),
+            records_trace: recorder.is_some(),
+        };
         metrics.watch_peers(&router, &transport, clock);
         Ok(Arc::new(Gateway {
             router,
@@ -102,7 +108,7 @@ impl Gateway {
             keys,
             upstreams,
             metrics,
-            alignments,
+            reader,
             recorder,
             log_sinks,
             view_reasons,
@@ -112,7 +118,6 @@ impl Gateway {
             prefixes,
             retries,
             admission_gate,
-            body_memory,
             transport,
             reports: OnceLock::new(),
             workers_known: OnceLock::new(),
@@ -240,12 +245,12 @@ impl Gateway {
     /// Registers how an engine formats prompts, so that requests for its models can be compared with its KV events.
     /// Returns how the engine's events are to be read.
     pub fn align(&self, engine: &str, format: PromptFormat) -> Result<Matching, TooManyFamilies> {
-        self.alignments.join(engine, format)
+        self.reader.alignments.join(engine, format)
     }
 
     /// Removes an engine's prompt format.
     pub fn unalign(&self, engine: &str) {
-        self.alignments.leave(engine);
+        self.reader.alignments.leave(engine);
     }
 
     /// Sets the text that `GET /workers` shows to explain a worker's cache view; `None` clears it.

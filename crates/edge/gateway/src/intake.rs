@@ -14,11 +14,11 @@ use crate::body_budget::BodyBudget;
 use crate::body_deadline::{BodyDeadline, DISCARD_BYTES_MAX, FIRST_PART_BYTES, discard, discard_refused};
 use crate::engine_fields::{self, FieldPolicy};
 use crate::form_fields::{self, FormScan};
-use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::json_start::{ENCODING_BYTES, begins_object, is_lines};
 use crate::keys::Tenant;
 use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand, cached_tokens_for};
+use crate::request_reader::RequestReader;
 use crate::upstream_body::{BufferedBody, Upload, UploadFailure, UploadStatus, UpstreamBody};
 
 /// A parsed request and its body.
@@ -92,11 +92,11 @@ pub(crate) async fn receive(
     api: Api,
     headers: &HeaderMap,
     body: Incoming,
-    gateway: &Gateway,
+    reader: &RequestReader,
     config: &Config,
     tenant: Option<&Tenant>,
 ) -> Result<Intake, GatewayError> {
-    let mut budget = gateway.body_memory.share(config, tenant);
+    let mut budget = reader.body_memory.share(config, tenant);
     let (mut body, mut deadline) = (body, BodyDeadline::new(config.timeouts.body));
     let mut start = None;
     if !is_json(method, api, headers) {
@@ -107,7 +107,7 @@ pub(crate) async fn receive(
     }
     let bytes = buffer(start, body, headers, config.body_bytes_max, deadline, &mut budget).await?;
     let usage = UsageDemand::of(config, tenant);
-    let context = ParseContext { api, headers, gateway, config, tenant, usage };
+    let context = ParseContext { api, headers, reader, config, tenant, usage };
     let (request, body) = parse(&bytes, context).await?;
     Ok(Intake { request: Arc::new(request), body: RequestBody::Buffered(body), budget })
 }

@@ -84,6 +84,7 @@ mod relay;
 #[cfg(test)]
 mod release_tests;
 mod request_log;
+mod request_reader;
 mod request_spans;
 mod response_body;
 mod response_content;

@@ -169,7 +169,7 @@ impl Gateway {
 
     /// Memory for the messages of one stream of a proxy.
     pub fn message_memory(self: &Arc<Gateway>) -> MessageMemory {
-        let budget = self.body_memory.share(&self.config(), None);
+        let budget = self.reader.body_memory.share(&self.config(), None);
         MessageMemory { gateway: Arc::clone(self), budget }
     }
 
@@ -185,7 +185,7 @@ impl Gateway {
         PickIntake {
             is_declared: intake::is_json(&head.method, api, &head.headers),
             api,
-            budget: self.body_memory.share(&config, tenant.as_deref()),
+            budget: self.reader.body_memory.share(&config, tenant.as_deref()),
             received: self.now(),
             gateway: Arc::clone(self),
             deadline: BodyDeadline::new(config.timeouts.body),
@@ -328,7 +328,7 @@ impl PickIntake {
             ttft_budget::check(budget, expected, gateway.now(), request.cached_tokens)?;
         }
         permit.iter_mut().for_each(Permit::mark_routed);
-        if let Some(source) = request.prompt_source(self.api, &gateway.alignments) {
+        if let Some(source) = request.prompt_source(self.api, &gateway.reader.alignments) {
             gateway.prefixes.observe(&body, source, self.received);
         }
         let request_id = headers.get(headers::REQUEST_ID);
@@ -348,7 +348,7 @@ impl PickIntake {
     }
 
     fn empty_budget(&self) -> BodyBudget {
-        self.gateway.body_memory.share(&self.config, None)
+        self.gateway.reader.body_memory.share(&self.config, None)
     }
 
     async fn parse(
@@ -365,8 +365,8 @@ impl PickIntake {
         }
         // The usage of a stream is not requested: the client would see it, unless the response were changed too.
         let usage = UsageDemand::None;
-        let (gateway, config) = (&self.gateway, &self.config);
-        intake::parse(&bytes, ParseContext { api: self.api, headers, gateway, config, tenant, usage }).await
+        let (reader, config) = (&self.gateway.reader, &self.config);
+        intake::parse(&bytes, ParseContext { api: self.api, headers, reader, config, tenant, usage }).await
     }
 
     /// Routes the request to a worker whose address the proxy can use.

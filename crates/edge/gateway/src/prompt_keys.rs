@@ -8,8 +8,8 @@ use warmroute_prompt::{Api, Body, CHUNK_BYTES, ChunkSizes, Chunks};
 use warmroute_router::{Content, PromptChunks, PromptText, Unit, UnknownMedia};
 
 use crate::alignments::FamilyMatching;
-use crate::gateway::Gateway;
 use crate::matching::{RenderError, RenderedPrompt, WrittenMedia};
+use crate::request_reader::RequestReader;
 
 /// Part of the root of rendered prompts. Presumptions of other prompts last beside a worker's events, so a rendered
 /// prompt, whose events tell more, must not find them.
@@ -76,7 +76,7 @@ impl PromptKeys {
         api: Api,
         model: &str,
         tenant_salt: Option<&str>,
-        gateway: &Gateway,
+        reader: &RequestReader,
     ) -> PromptKeys {
         let salt = body.salt();
         let salt = salt.as_deref().map(String::from_utf8_lossy);
@@ -84,8 +84,8 @@ impl PromptKeys {
         let cut = ChunkSizes::of_unit(CHUNK_BYTES as u32).identity();
         // Adapters are served under model names of their own.
         let of_text = Namespace { model, lora: None, salt: salt.as_deref(), cut, source: Source::Presumed };
-        let digester = gateway.router.inspect().digester();
-        let formats = gateway.alignments.for_model(model);
+        let digester = reader.router.inspect().digester();
+        let formats = reader.alignments.for_model(model);
         let mut keys: Option<PromptKeys> = None;
         for FamilyMatching { family, matching } in formats.iter().flat_map(|formats| formats.iter()) {
             match matching.render(body, api).await {
@@ -94,19 +94,19 @@ impl PromptKeys {
                         let root = RootKey::of(&Namespace { cut: cut | RENDERED, ..of_text });
                         PromptKeys::from_rendered(&rendered, root, digester)
                     });
-                    let root = gateway.router.inspect().text_root(
+                    let root = reader.router.inspect().text_root(
                         family,
                         Some(model),
                         salt.as_deref().filter(|_| matching.honours_salt(api)),
                         rendered.unit,
                     );
                     let unit = rendered.unit;
-                    let known = |medium| gateway.router.inspect().medium(family, medium);
+                    let known = |medium| reader.router.inspect().medium(family, medium);
                     let WrittenMedia { bytes, explained, rest } = rendered.with_media(body, known);
                     let (family, bytes, rest) = (family.key(), bytes.into(), rest.into());
                     keys.texts.push(EngineText { root, bytes, unit, family, explained, rest });
                 }
-                Err(RenderError(why)) => gateway.metrics.count_unrendered(why),
+                Err(RenderError(why)) => reader.unrendered.count(why),
             }
         }
         keys.unwrap_or_else(|| PromptKeys::from_canonical(body, RootKey::of(&of_text), digester))

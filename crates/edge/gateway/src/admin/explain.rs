@@ -64,7 +64,7 @@ async fn compute_preview(
         return Err(GatewayError::UnknownPath(path.to_owned()));
     }
     let config = gateway.config();
-    let received = intake::receive(&Method::POST, api, &parts.headers, body, gateway, &config, None);
+    let received = intake::receive(&Method::POST, api, &parts.headers, body, &gateway.reader, &config, None);
     let parsed = received.await?.request;
     let texts = parsed.texts();
     let request = parsed.routing_request(&texts, &[]);

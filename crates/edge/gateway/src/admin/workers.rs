@@ -128,7 +128,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
 
 /// Whether the requests of each API are compared with the engine's KV events; null for an engine that is not aligned.
 fn describe_apis(gateway: &Gateway, url: &str) -> Value {
-    let Some(presumed) = gateway.alignments.presumed_apis(url) else { return Value::Null };
+    let Some(presumed) = gateway.reader.alignments.presumed_apis(url) else { return Value::Null };
     let describe = |api: Api| match presumed.iter().find(|one| one.api == api) {
         Some(PresumedApi { why, .. }) => format!("presumed: {why}"),
         None => "precise".to_owned(),

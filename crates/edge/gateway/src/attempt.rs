@@ -160,7 +160,7 @@ impl Attempt {
         };
         let (id, worker) = (hash_of(kind, id), Arc::clone(&self.decision.worker));
         self.gateway.router.apply(Change::ResponseStored { id, owner, worker });
-        self.gateway.notify_peers();
+        self.gateway.peers.notify();
         Some(id)
     }
 
@@ -187,7 +187,7 @@ impl Attempt {
 
     /// Settles the limits of a response that was computed in the background.
     pub(crate) fn end_background(&self, id: u128, usage: Option<Usage>) {
-        self.gateway.end_background(id, usage);
+        self.gateway.admission_gate.end_background(id, usage);
     }
 
     /// Whether the engine counts tokens in `meta_info` and not in a usage.
@@ -204,7 +204,7 @@ impl Attempt {
     pub(crate) fn mark_first_token(&mut self) {
         let at = self.gateway.now();
         let observed = self.gateway.router.observe(&mut self.decision, Outcome::FirstToken { at });
-        self.gateway.notify_peers();
+        self.gateway.peers.notify();
         if self.position == AttemptPosition::First {
             self.gateway.metrics.observe_first_token(at.since(self.received));
         }

@@ -97,7 +97,9 @@ async fn read(
     let named = stored_objects::named_object(&parts.method, parts.uri.path());
     let early = match body.is_end_stream() {
         true => Ok(None),
-        false => EarlyLease::take(gateway, &config.admission, &parts.headers, tenant, named).await,
+        false => {
+            EarlyLease::take(&gateway.admission_gate, &config.admission, &parts.headers, tenant, named).await
+        }
     };
     let early = match early {
         Ok(early) => early,
@@ -146,15 +148,25 @@ impl Dispatch {
         });
         // Only this future has the request yet.
         let parsed = Arc::get_mut(&mut intake.request).ok_or(GatewayError::NotReady)?;
-        stored_objects::settle(parsed, gateway, &parts.method, parts.uri.path(), tenant).await?;
+        stored_objects::settle(parsed, &gateway.admission_gate, &parts.method, parts.uri.path(), tenant)
+            .await?;
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
-        let avoid = routing::all_but_stored(gateway, &intake.request);
+        let avoid = routing::all_but_stored(&gateway.router, &intake.request);
         let queue = log.begin_queue();
-        let ttft_budget = permit::ttft_budget(gateway, &config.admission, &parts.headers, tenant)?;
+        let ttft_budget =
+            permit::ttft_budget(&gateway.admission_gate, &config.admission, &parts.headers, tenant)?;
         let (admission, request_headers) = (&config.admission, &parts.headers);
         let entry = Entry { early, budget: ttft_budget };
-        let permit =
-            permit::admit(gateway, admission, request_headers, tenant, &intake.request, entry, &avoid).await;
+        let permit = permit::admit(
+            &gateway.admission_gate,
+            admission,
+            request_headers,
+            tenant,
+            &intake.request,
+            entry,
+            &avoid,
+        )
+        .await;
         let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
         if let (RequestBody::Buffered(body), Some(source)) =
             (&intake.body, intake.request.prompt_source(api, &gateway.reader.alignments))
@@ -377,9 +389,9 @@ impl Dispatch {
 
     /// Workers that failed; if the request needs one worker, also all other workers.
     fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
-        let mut excluded = routing::all_but_stored(&self.gateway, &self.intake.request);
+        let mut excluded = routing::all_but_stored(&self.gateway.router, &self.intake.request);
         if let Some(requested_worker) = &self.requested_worker {
-            excluded.extend(routing::all_but(&self.gateway, requested_worker)?);
+            excluded.extend(routing::all_but(&self.gateway.router, requested_worker)?);
         }
         excluded.extend_from_slice(&self.failed_workers);
         Ok(excluded)

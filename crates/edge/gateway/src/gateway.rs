@@ -1,18 +1,21 @@
 //! State shared by all requests.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::sync::mpsc;
+use warmroute_admission::LimitMessage;
 use warmroute_fleet::RetryBudget;
 use warmroute_otel::Tracer;
+use warmroute_peers::Envelope;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Matching, Router};
 use warmroute_types::{Address, Micros, RouterId};
 
-use crate::admission_gate::{AdmissionGate, Waiter};
+use crate::admission_gate::AdmissionGate;
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::body_budget::BodyMemory;
 use crate::clock::Clock;
@@ -23,7 +26,8 @@ use crate::history::History;
 use crate::keys::{Keys, Tenant};
 use crate::log_sinks::LogSinks;
 use crate::metrics::{Metrics, Reload};
-use crate::peer_transport::{PeerTransport, TransportStats};
+use crate::peer_link::PeerLink;
+use crate::peer_transport::PeerTransport;
 use crate::prefix_observer::PrefixObserver;
 use crate::request_reader::RequestReader;
 use crate::response_report::PickReport;
@@ -31,13 +35,10 @@ use crate::upstream::Upstreams;
 use crate::worker_texts::WorkerTexts;
 use crate::{Config, ConfigError};
 
-/// Reports that wait to be applied: about a second of a busy picker's.
-const REPORTS_MAX: usize = 4_096;
-
 /// The gateway: a router, connections to its workers, settings and metrics.
 pub struct Gateway {
     pub(crate) router: Arc<Router<Standard>>,
-    config: Current<Config>,
+    settings: Arc<Current<Config>>,
     /// `None`: requests need no API key.
     keys: Arc<Current<Option<Keys>>>,
     pub(crate) upstreams: Arc<Upstreams>,
@@ -52,10 +53,7 @@ pub struct Gateway {
     pub(crate) prefixes: Arc<PrefixObserver>,
     pub(crate) retries: RetryBudget,
     pub(crate) admission_gate: Arc<AdmissionGate>,
-    /// The transport to peer routers, if state is shared.
-    transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
-    /// Takes other pickers' reports, once the endpoint picker runs.
-    reports: OnceLock<mpsc::Sender<PickReport>>,
+    pub(crate) peers: Arc<PeerLink>,
     /// Set once all sources have listed their workers, or one is ready.
     workers_known: OnceLock<()>,
     pub(crate) clock: Clock,
@@ -83,7 +81,14 @@ impl Gateway {
         let (recorder, access_log) = (records.trace.map(Arc::new), records.access_log.map(Arc::new));
         let tracer = records.tracer.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
-        let admission_gate = Arc::new(AdmissionGate::new(&config.admission));
+        let (clock, peers) = (Clock::start(), Arc::<PeerLink>::default());
+        let settings = Arc::new(Current::new(config));
+        let admission_gate = Arc::new(AdmissionGate::new(
+            Arc::clone(&router),
+            Arc::clone(&settings),
+            clock,
+            Arc::clone(&peers),
+        ));
         let keys = Arc::new(Current::new(None));
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
         metrics.watch_admission(&admission_gate, &keys);
@@ -91,8 +96,7 @@ impl Gateway {
         let prefixes = metrics.watch_prefixes();
         metrics.watch_tracer(tracer.as_ref());
         let (view_reasons, probe_problems, history) = Default::default();
-        let (retries, transport, console) = Default::default();
-        let clock = Clock::start();
+        let (retries, console) = Default::default();
         let log_sinks = LogSinks::new(access_log, tracer, clock);
         let reader = RequestReader {
             router: Arc::clone(&router),
@@ -101,10 +105,10 @@ impl Gateway {
             unrendered: metrics.unrendered.clone(),
             records_trace: recorder.is_some(),
         };
-        metrics.watch_peers(&router, &transport, clock);
+        metrics.watch_peers(&router, &peers, clock);
         Ok(Arc::new(Gateway {
             router,
-            config: Current::new(config),
+            settings,
             keys,
             upstreams,
             metrics,
@@ -118,8 +122,7 @@ impl Gateway {
             prefixes,
             retries,
             admission_gate,
-            transport,
-            reports: OnceLock::new(),
+            peers,
             workers_known: OnceLock::new(),
             clock,
         }))
@@ -132,14 +135,14 @@ impl Gateway {
 
     /// The current settings. A request reads them once, when it arrives.
     pub(crate) fn config(&self) -> Arc<Config> {
-        self.config.load()
+        self.settings.load()
     }
 
     /// Replaces the settings for new requests. Requests in flight keep the settings they started with.
     pub fn set_config(&self, config: Config) -> Result<(), ConfigError> {
         config.validate()?;
         self.admission_gate.set_config(&config.admission);
-        self.config.set(config);
+        self.settings.set(config);
         // Higher limits may make room for waiting requests.
         let waiting = self.admission_gate.waiting();
         (0..waiting).take_while(|_| self.admit_next()).for_each(drop);
@@ -183,38 +186,49 @@ impl Gateway {
 
     /// Sets the transport to peer routers. Later calls have no effect.
     pub fn set_peer_transport(&self, transport: Arc<dyn PeerTransport>) {
-        _ = self.transport.set(transport);
-    }
-
-    /// Tells the transport that a routing event should reach peer routers soon.
-    pub(crate) fn notify_peers(&self) {
-        self.transport.get().into_iter().for_each(|transport| transport.notify());
+        self.peers.set_transport(transport);
     }
 
     /// Tells the router that chose a worker what happened to the response.
     pub fn report(&self, to: RouterId, report: &PickReport) {
-        let envelope = self.router.peering().compose_report(to, report.encode());
-        if let (Some(envelope), Some(transport)) = (envelope, self.transport.get()) {
-            transport.send(envelope);
+        if let Some(envelope) = self.router.peering().compose_report(to, report.encode()) {
+            self.peers.send(envelope);
         }
     }
 
     /// Takes a peer's report about a request that this router has routed.
     pub fn receive_report(&self, message: &[u8]) {
-        if let (Some(report), Some(reports)) = (PickReport::decode(message), self.reports.get()) {
-            // A full queue drops the report, as the transport does. The pick then ends without it.
-            _ = reports.try_send(report);
-        }
+        self.peers.receive_report(message);
     }
 
     /// Peers' reports from now on. `None` after the first call.
     pub fn pick_reports(&self) -> Option<mpsc::Receiver<PickReport>> {
-        let (reports, received) = mpsc::channel(REPORTS_MAX);
-        self.reports.set(reports).ok().map(|()| received)
+        self.peers.pick_reports()
     }
 
-    pub(crate) fn transport_stats(&self) -> Option<TransportStats> {
-        self.transport.get().map(|transport| transport.stats())
+    /// Shares tenants' limits with other routers. `seed` is the same on all of them.
+    pub fn share_limits(&self, me: RouterId, seed: u64) {
+        self.admission_gate.share_limits(me, seed);
+    }
+
+    /// Messages about limits that are due, to these routers. Call it at least every 100 ms while limits are shared.
+    pub fn compose_limits(&self, others: BTreeSet<RouterId>) -> Vec<Envelope> {
+        self.admission_gate.compose_limits(others)
+    }
+
+    /// Whether limits are shared with this router.
+    pub fn shares_limits_with(&self, router: RouterId) -> bool {
+        self.admission_gate.shares_limits_with(router)
+    }
+
+    /// Messages about limits that requests have caused.
+    pub fn take_limit_messages(&self) -> Vec<Envelope> {
+        self.admission_gate.limits.take_messages()
+    }
+
+    /// Takes another router's messages about limits; returns the answers.
+    pub fn receive_limits(&self, from: RouterId, messages: Vec<LimitMessage>) -> Vec<Envelope> {
+        self.admission_gate.receive_limits(from, messages)
     }
 
     /// Notes that the workers are known: a request that finds none will find none later either.
@@ -266,12 +280,7 @@ impl Gateway {
     /// Admits the next waiting request if there is room, and returns whether there was one. Every request that ends does
     /// the same. Call it periodically to use workers that joined or recovered.
     pub fn admit_next(&self) -> bool {
-        let has_room = |waiter: &Waiter| {
-            let inspect = self.router.inspect();
-            let vacancy = inspect.vacancy(waiter.model.as_deref(), waiter.usable(inspect.joins()));
-            self.config().admission.may_wake(vacancy)
-        };
-        self.admission_gate.admit_next(has_room, || self.now())
+        self.admission_gate.admit_next()
     }
 
     /// The metrics, as `GET /metrics` shows them.

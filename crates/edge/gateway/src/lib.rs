@@ -16,6 +16,7 @@
 
 mod accept;
 mod admin;
+mod admission_config;
 mod admission_gate;
 mod alignments;
 mod answer_state;
@@ -71,6 +72,7 @@ mod metrics;
 mod models;
 mod open_connections;
 mod parsed_request;
+mod peer_link;
 mod peer_transport;
 mod peers_page;
 mod permit;
@@ -116,7 +118,7 @@ mod write_stall;
 
 pub use accept::accept_until_drained;
 pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink};
-pub use admission_gate::{AdmissionConfig, WorkerLimit};
+pub use admission_config::{AdmissionConfig, WorkerLimit};
 pub use alignments::{PromptFormat, TooManyFamilies};
 pub use cache_salt::CacheSalt;
 pub use cached_tokens::CachedTokens;

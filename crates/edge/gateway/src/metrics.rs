@@ -3,7 +3,7 @@
 //! Labels are bounded. Worker series are read from the fleet at each scrape, so they exist only while the worker
 //! belongs to the fleet. All other label values are constants.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -28,7 +28,7 @@ use crate::clock::Clock;
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::keys::Keys;
-use crate::peer_transport::PeerTransport;
+use crate::peer_link::PeerLink;
 use crate::prefix_observer::PrefixObserver;
 use crate::upstream::Upstreams;
 
@@ -166,13 +166,13 @@ impl Metrics {
     pub(crate) fn watch_peers(
         &mut self,
         router: &Arc<Router<Standard>>,
-        transport: &Arc<OnceLock<Arc<dyn PeerTransport>>>,
+        peers: &Arc<PeerLink>,
         clock: Clock,
     ) {
         let saturation = saturation::SaturationCollector { router: Arc::clone(router), clock };
         self.registry.register_collector(Box::new(saturation));
-        let (router, transport) = (Arc::clone(router), Arc::clone(transport));
-        self.registry.register_collector(Box::new(peers::PeerCollector { router, transport, clock }));
+        let (router, peers) = (Arc::clone(router), Arc::clone(peers));
+        self.registry.register_collector(Box::new(peers::PeerCollector { router, peers, clock }));
     }
 
     fn register(&self, registry: &mut Registry) {

@@ -10,7 +10,7 @@ use crate::peer_transport::{TrafficCounts, TransportStats};
 /// The page.
 pub(crate) fn peers_page(gateway: &Gateway) -> Value {
     let now = gateway.now();
-    let (Some(sharing), Some(stats)) = (gateway.router.peering().view(now), gateway.transport_stats()) else {
+    let (Some(sharing), Some(stats)) = (gateway.router.peering().view(now), gateway.peers.stats()) else {
         return json!({"sharing": false, "peers": []});
     };
     json!({

@@ -219,7 +219,9 @@ impl PickIntake {
             let (admission, tenant) = (&self.config.admission, self.tenant.as_deref());
             let path = self.head.path.split('?').next().unwrap_or_default();
             let named = stored_objects::named_object(&self.head.method, path);
-            let early = EarlyLease::take(&self.gateway, admission, &self.head.headers, tenant, named).await;
+            let early =
+                EarlyLease::take(&self.gateway.admission_gate, admission, &self.head.headers, tenant, named)
+                    .await;
             self.early = early.map_err(|error| self.refuse(error))?;
         }
         Ok(())
@@ -311,16 +313,24 @@ impl PickIntake {
             request.delivery = Delivery::Whole;
         }
         let path = self.head.path.split('?').next().unwrap_or_default();
-        let (method, gateway) = (&self.head.method, &self.gateway);
-        stored_objects::settle(&mut request, gateway, method, path, tenant.as_deref()).await?;
+        let (method, gate) = (&self.head.method, &self.gateway.admission_gate);
+        stored_objects::settle(&mut request, gate, method, path, tenant.as_deref()).await?;
         let request = Arc::new(request);
         let avoid = self.excluded_workers(&request)?;
         let (gateway, headers) = (&self.gateway, &self.head.headers);
         let admission = &self.config.admission;
-        let budget = permit::ttft_budget(gateway, admission, headers, tenant.as_deref())?;
+        let budget = permit::ttft_budget(&gateway.admission_gate, admission, headers, tenant.as_deref())?;
         let entry = Entry { early: self.early.take(), budget };
-        let mut permit =
-            permit::admit(gateway, admission, headers, tenant.as_deref(), &request, entry, &avoid).await?;
+        let mut permit = permit::admit(
+            &gateway.admission_gate,
+            admission,
+            headers,
+            tenant.as_deref(),
+            &request,
+            entry,
+            &avoid,
+        )
+        .await?;
         let routed = self.route(&request, &mut permit).await;
         let (decision, upstream) = routed.map_err(|refusal| request.stored.explain(refusal))?;
         if let Some(budget) = budget {
@@ -425,9 +435,9 @@ impl PickIntake {
     /// Workers that the proxy does not allow, that the client does not request, or that do not store what the request
     /// continues. An error if the proxy allows no address at all: no worker that joins would change that.
     fn excluded_workers(&self, request: &ParsedRequest) -> Result<Vec<WorkerId>, GatewayError> {
-        let mut excluded = routing::all_but_stored(&self.gateway, request);
+        let mut excluded = routing::all_but_stored(&self.gateway.router, request);
         if let Some(requested) = headers::requested_worker(&self.head.headers, self.config.worker_choice) {
-            excluded.extend(routing::all_but(&self.gateway, &requested)?);
+            excluded.extend(routing::all_but(&self.gateway.router, &requested)?);
         }
         let Some(allowed) = &self.head.allowed else { return Ok(excluded) };
         let (allowed, upstreams) = (AllowedAddresses::parse(allowed), &self.gateway.upstreams);

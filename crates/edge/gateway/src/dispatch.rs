@@ -97,9 +97,7 @@ async fn read(
     let named = stored_objects::named_object(&parts.method, parts.uri.path());
     let early = match body.is_end_stream() {
         true => Ok(None),
-        false => {
-            EarlyLease::take(&gateway.admission_gate, &config.admission, &parts.headers, tenant, named).await
-        }
+        false => EarlyLease::take(&gateway.gate, &config.admission, &parts.headers, tenant, named).await,
     };
     let early = match early {
         Ok(early) => early,
@@ -148,32 +146,23 @@ impl Dispatch {
         });
         // Only this future has the request yet.
         let parsed = Arc::get_mut(&mut intake.request).ok_or(GatewayError::NotReady)?;
-        stored_objects::settle(parsed, &gateway.admission_gate, &parts.method, parts.uri.path(), tenant)
-            .await?;
+        stored_objects::settle(parsed, &gateway.gate, &parts.method, parts.uri.path(), tenant).await?;
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
         let avoid = routing::all_but_stored(&gateway.router, &intake.request);
         let queue = log.begin_queue();
-        let ttft_budget =
-            permit::ttft_budget(&gateway.admission_gate, &config.admission, &parts.headers, tenant)?;
+        let ttft_budget = permit::ttft_budget(&gateway.gate, &config.admission, &parts.headers, tenant)?;
         let (admission, request_headers) = (&config.admission, &parts.headers);
         let entry = Entry { early, budget: ttft_budget };
-        let permit = permit::admit(
-            &gateway.admission_gate,
-            admission,
-            request_headers,
-            tenant,
-            &intake.request,
-            entry,
-            &avoid,
-        )
-        .await;
+        let permit =
+            permit::admit(&gateway.gate, admission, request_headers, tenant, &intake.request, entry, &avoid)
+                .await;
         let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
         if let (RequestBody::Buffered(body), Some(source)) =
             (&intake.body, intake.request.prompt_source(api, &gateway.reader.alignments))
         {
-            gateway.prefixes.observe(body, source, received);
+            gateway.forwarding.observers.prefixes.observe(body, source, received);
         }
-        gateway.retries.earn(received);
+        gateway.forwarding.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         if intake.request.cached_tokens == CachedTokens::Hidden || intake.request.stored.named.is_some() {
             // The gateway reads the answer.
@@ -240,10 +229,10 @@ impl Dispatch {
         let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
         let request_id = Some(&self.request_id);
         let mut attempt =
-            Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
+            Attempt::new(&self.gateway.forwarding, request, decision, self.received, request_id, drain, log);
         attempt.set_ttft_due(self.ttft_budget.map(|budget| budget.due));
         attempt.span.inject(&mut self.headers);
-        let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
+        let upstream = self.gateway.forwarding.upstreams.get_or_create(&attempt.decision.worker);
         let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
         Ok((attempt, upstream))
     }
@@ -290,9 +279,9 @@ impl Dispatch {
     fn may_retry(&self) -> bool {
         let has_attempts = self.failed_workers.len() < self.config.retries_max as usize;
         let is_possible = has_attempts && self.intake.body.can_resend();
-        let is_allowed = is_possible && self.gateway.retries.has_room(self.gateway.now());
+        let is_allowed = is_possible && self.gateway.forwarding.retries.has_room(self.gateway.now());
         if is_possible && !is_allowed {
-            self.gateway.metrics.count_denied_retry();
+            self.gateway.forwarding.observers.metrics.count_denied_retry();
         }
         is_allowed
     }
@@ -300,12 +289,12 @@ impl Dispatch {
     /// Takes a retry from the budget that all requests share. First attempts are free, and so are attempts after failed
     /// connects: nothing was sent, so nothing is sent twice.
     fn spend_retry(&self, decision: Box<Decision>) -> Result<Box<Decision>, GatewayError> {
-        if self.workers_reached > 0 && self.gateway.retries.spend(self.gateway.now()).is_err() {
-            self.gateway.metrics.count_denied_retry();
+        if self.workers_reached > 0 && self.gateway.forwarding.retries.spend(self.gateway.now()).is_err() {
+            self.gateway.forwarding.observers.metrics.count_denied_retry();
             return Err(GatewayError::NotReady);
         }
         if !self.failed_workers.is_empty() {
-            self.gateway.metrics.count_retry();
+            self.gateway.forwarding.observers.metrics.count_retry();
         }
         Ok(decision)
     }
@@ -317,7 +306,11 @@ impl Dispatch {
         let Some(fallback) = self.fallback.take() else {
             return Err(self.intake.request.stored.explain(refusal));
         };
-        self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));
+        self.gateway
+            .forwarding
+            .observers
+            .metrics
+            .observe_request_end(self.gateway.now().since(self.received));
         fallback.into_result()
     }
 
@@ -376,13 +369,13 @@ impl Dispatch {
     fn route(&self) -> Result<Box<Decision>, GatewayError> {
         let excluded = self.excluded_workers()?;
         let request_id = Some(&self.request_id);
-        let decision = routing::route(&self.gateway, &self.intake.request, &excluded, request_id)?;
+        let decision = routing::route(&self.gateway.forwarding, &self.intake.request, &excluded, request_id)?;
         if let Some(budget) = self.ttft_budget {
             let expected_ttft = routing::expected_ttft_of(&decision);
             // A refused decision is dropped, and its booking with it.
             let cached_tokens = self.intake.request.cached_tokens;
             ttft_budget::check(budget, expected_ttft, self.gateway.now(), cached_tokens)?;
-            self.gateway.admission_gate.typical_ttft.learn(expected_ttft.total());
+            self.gateway.gate.typical_ttft.learn(expected_ttft.total());
         }
         Ok(decision)
     }
@@ -403,7 +396,7 @@ impl Dispatch {
         upstream: &Upstream,
         worker: &Worker,
     ) -> Result<StartedResponse, UpstreamError> {
-        let gateway = Arc::clone(&self.gateway);
+        let forwarding = Arc::clone(&self.gateway.forwarding);
         let (deadline, wait) = (self.deadline, self.first_byte_wait(worker));
         // The future takes kilobytes. Boxed, it is not copied into the futures that await it.
         let mut sending = Box::pin(self.send_once(upstream));
@@ -415,7 +408,7 @@ impl Dispatch {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(UpstreamError::RequestTimeout);
             }
-            wait.check(&gateway)?;
+            wait.check(&forwarding)?;
         }
     }
 
@@ -548,7 +541,7 @@ impl Dispatch {
         };
         params.is_continuable = self.may_be_continued(&params);
         let relay = Relay::new(
-            Arc::clone(&self.gateway),
+            Arc::clone(&self.gateway.forwarding),
             upstream,
             attempt,
             started.response,

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use warmroute_router::Vacancy;
 use warmroute_types::WorkerId;
 
-use crate::gateway::Gateway;
+use crate::forwarding::Forwarding;
 use crate::parsed_request::ParsedRequest;
 use crate::upstream::UpstreamError;
 
@@ -45,21 +45,21 @@ impl FirstByteWait {
     }
 
     /// Fails if the wait is over.
-    pub(crate) fn check(&self, gateway: &Gateway) -> Result<(), UpstreamError> {
+    pub(crate) fn check(&self, forwarding: &Forwarding) -> Result<(), UpstreamError> {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             return Err(UpstreamError::FirstByteTimeout);
         }
-        if gateway.router.inspect().is_unreachable(self.worker) && self.has_alternative(gateway) {
+        if forwarding.router.inspect().is_unreachable(self.worker) && self.has_alternative(forwarding) {
             return Err(UpstreamError::Unhealthy);
         }
         Ok(())
     }
 
-    fn has_alternative(&self, gateway: &Gateway) -> bool {
+    fn has_alternative(&self, forwarding: &Forwarding) -> bool {
         let is_free = |avoid: &Vec<WorkerId>| {
             let usable = self.request.usable(avoid);
-            gateway.router.inspect().vacancy(self.request.model.as_deref(), usable) == Vacancy::Free
+            forwarding.router.inspect().vacancy(self.request.model.as_deref(), usable) == Vacancy::Free
         };
-        self.avoid.as_ref().is_some_and(is_free) && gateway.retries.has_room(gateway.now())
+        self.avoid.as_ref().is_some_and(is_free) && forwarding.retries.has_room(forwarding.clock.now())
     }
 }

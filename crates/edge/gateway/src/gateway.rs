@@ -1,7 +1,7 @@
 //! State shared by all requests.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -19,44 +19,37 @@ use crate::admission_gate::AdmissionGate;
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::body_budget::BodyMemory;
 use crate::clock::Clock;
-use crate::console::state::Console;
 use crate::current::Current;
+use crate::fleet_notes::FleetNotes;
+use crate::forwarding::Forwarding;
 use crate::gateway_error::GatewayError;
-use crate::history::History;
 use crate::keys::{Keys, Tenant};
 use crate::log_sinks::LogSinks;
 use crate::metrics::{Metrics, Reload};
+use crate::observers::Observers;
 use crate::peer_link::PeerLink;
 use crate::peer_transport::PeerTransport;
-use crate::prefix_observer::PrefixObserver;
 use crate::request_reader::RequestReader;
 use crate::response_report::PickReport;
 use crate::upstream::Upstreams;
-use crate::worker_texts::WorkerTexts;
 use crate::{Config, ConfigError};
 
 /// The gateway: a router, connections to its workers, settings and metrics.
+///
+/// Each phase of a request gets its own part: the reader, the gate, then forwarding. Only the top of a request's path
+/// knows the whole.
 pub struct Gateway {
     pub(crate) router: Arc<Router<Standard>>,
+    pub(crate) clock: Clock,
     settings: Arc<Current<Config>>,
     /// `None`: requests need no API key.
     keys: Arc<Current<Option<Keys>>>,
-    pub(crate) upstreams: Arc<Upstreams>,
-    pub(crate) metrics: Metrics,
     pub(crate) reader: RequestReader,
-    pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) gate: Arc<AdmissionGate>,
+    pub(crate) forwarding: Arc<Forwarding>,
     pub(crate) log_sinks: LogSinks,
-    pub(crate) view_reasons: WorkerTexts,
-    pub(crate) probe_problems: WorkerTexts,
-    pub(crate) history: History,
-    pub(crate) console: Console,
-    pub(crate) prefixes: Arc<PrefixObserver>,
-    pub(crate) retries: RetryBudget,
-    pub(crate) admission_gate: Arc<AdmissionGate>,
     pub(crate) peers: Arc<PeerLink>,
-    /// Set once all sources have listed their workers, or one is ready.
-    workers_known: OnceLock<()>,
-    pub(crate) clock: Clock,
+    pub(crate) fleet_notes: Arc<FleetNotes>,
 }
 
 /// What a gateway writes down about requests. By default nothing.
@@ -82,22 +75,15 @@ impl Gateway {
         let tracer = records.tracer.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
         let (clock, peers) = (Clock::start(), Arc::<PeerLink>::default());
-        let settings = Arc::new(Current::new(config));
-        let admission_gate = Arc::new(AdmissionGate::new(
-            Arc::clone(&router),
-            Arc::clone(&settings),
-            clock,
-            Arc::clone(&peers),
-        ));
-        let keys = Arc::new(Current::new(None));
+        let (settings, keys) = (Arc::new(Current::new(config)), Arc::new(Current::new(None)));
+        let gate = AdmissionGate::new(Arc::clone(&router), Arc::clone(&settings), clock, Arc::clone(&peers));
+        let gate = Arc::new(gate);
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
-        metrics.watch_admission(&admission_gate, &keys);
+        metrics.watch_admission(&gate, &keys);
         metrics.watch_access_log(access_log.as_ref());
         let prefixes = metrics.watch_prefixes();
         metrics.watch_tracer(tracer.as_ref());
-        let (view_reasons, probe_problems, history) = Default::default();
-        let (retries, console) = Default::default();
-        let log_sinks = LogSinks::new(access_log, tracer, clock);
+        metrics.watch_peers(&router, &peers, clock);
         let reader = RequestReader {
             router: Arc::clone(&router),
             alignments: Alignments::default(),
@@ -105,26 +91,28 @@ impl Gateway {
             unrendered: metrics.unrendered.clone(),
             records_trace: recorder.is_some(),
         };
-        metrics.watch_peers(&router, &peers, clock);
+        let (history, console) = Default::default();
+        let forwarding = Arc::new(Forwarding {
+            router: Arc::clone(&router),
+            clock,
+            peers: Arc::clone(&peers),
+            upstreams,
+            retries: RetryBudget::default(),
+            gate: Arc::clone(&gate),
+            observers: Observers { metrics, history, console, prefixes, recorder },
+        });
+        let (log_sinks, fleet_notes) = (LogSinks::new(access_log, tracer, clock), Arc::default());
         Ok(Arc::new(Gateway {
             router,
+            clock,
             settings,
             keys,
-            upstreams,
-            metrics,
             reader,
-            recorder,
+            gate,
+            forwarding,
             log_sinks,
-            view_reasons,
-            probe_problems,
-            history,
-            console,
-            prefixes,
-            retries,
-            admission_gate,
             peers,
-            workers_known: OnceLock::new(),
-            clock,
+            fleet_notes,
         }))
     }
 
@@ -141,10 +129,10 @@ impl Gateway {
     /// Replaces the settings for new requests. Requests in flight keep the settings they started with.
     pub fn set_config(&self, config: Config) -> Result<(), ConfigError> {
         config.validate()?;
-        self.admission_gate.set_config(&config.admission);
+        self.gate.set_config(&config.admission);
         self.settings.set(config);
         // Higher limits may make room for waiting requests.
-        let waiting = self.admission_gate.waiting();
+        let waiting = self.gate.waiting();
         (0..waiting).take_while(|_| self.admit_next()).for_each(drop);
         Ok(())
     }
@@ -167,7 +155,7 @@ impl Gateway {
 
     /// Counts a configuration reload.
     pub fn count_reload(&self, outcome: Reload) {
-        self.metrics.count_reload(outcome);
+        self.forwarding.observers.metrics.count_reload(outcome);
     }
 
     /// Whether requests need an API key.
@@ -208,47 +196,47 @@ impl Gateway {
 
     /// Shares tenants' limits with other routers. `seed` is the same on all of them.
     pub fn share_limits(&self, me: RouterId, seed: u64) {
-        self.admission_gate.share_limits(me, seed);
+        self.gate.share_limits(me, seed);
     }
 
     /// Messages about limits that are due, to these routers. Call it at least every 100 ms while limits are shared.
     pub fn compose_limits(&self, others: BTreeSet<RouterId>) -> Vec<Envelope> {
-        self.admission_gate.compose_limits(others)
+        self.gate.compose_limits(others)
     }
 
     /// Whether limits are shared with this router.
     pub fn shares_limits_with(&self, router: RouterId) -> bool {
-        self.admission_gate.shares_limits_with(router)
+        self.gate.shares_limits_with(router)
     }
 
     /// Messages about limits that requests have caused.
     pub fn take_limit_messages(&self) -> Vec<Envelope> {
-        self.admission_gate.limits.take_messages()
+        self.gate.limits.take_messages()
     }
 
     /// Takes another router's messages about limits; returns the answers.
     pub fn receive_limits(&self, from: RouterId, messages: Vec<LimitMessage>) -> Vec<Envelope> {
-        self.admission_gate.receive_limits(from, messages)
+        self.gate.receive_limits(from, messages)
     }
 
     /// Notes that the workers are known: a request that finds none will find none later either.
     pub fn note_workers_known(&self) {
-        _ = self.workers_known.set(());
+        self.fleet_notes.set_workers_known();
     }
 
     /// Whether the workers are known, or requests wait until they are.
     pub fn are_workers_known(&self) -> bool {
-        self.workers_known.get().is_some() || self.config().admission.waits_for_workers()
+        self.fleet_notes.are_workers_known() || self.config().admission.waits_for_workers()
     }
 
     /// Retries left in the shared budget. A handover passes the number to [`Gateway::inherit_retries`].
     pub fn retries_left(&self) -> u64 {
-        self.retries.left(self.now())
+        self.forwarding.retries.left(self.now())
     }
 
     /// Takes over the retry budget of the process whose clients this process now serves.
     pub fn inherit_retries(&self, left: u64) {
-        self.retries.inherit(self.now(), left);
+        self.forwarding.retries.inherit(self.now(), left);
     }
 
     /// The router's clock.
@@ -269,27 +257,27 @@ impl Gateway {
 
     /// Sets the text that `GET /workers` shows to explain a worker's cache view; `None` clears it.
     pub fn set_view_reason(&self, worker: &Address, why: Option<String>) {
-        self.view_reasons.set(worker, why);
+        self.fleet_notes.view_reasons.set(worker, why);
     }
 
     /// Sets the text that `GET /workers` shows about a worker's last probe; `None`: the probe succeeded.
     pub fn set_probe_problem(&self, worker: &Address, problem: Option<String>) {
-        self.probe_problems.set(worker, problem);
+        self.fleet_notes.probe_problems.set(worker, problem);
     }
 
     /// Admits the next waiting request if there is room, and returns whether there was one. Every request that ends does
     /// the same. Call it periodically to use workers that joined or recovered.
     pub fn admit_next(&self) -> bool {
-        self.admission_gate.admit_next()
+        self.gate.admit_next()
     }
 
     /// The metrics, as `GET /metrics` shows them.
     pub fn metrics_text(&self) -> String {
-        self.metrics.encode().unwrap_or_default()
+        self.forwarding.observers.metrics.encode().unwrap_or_default()
     }
 
     /// Closes upstream connections that have been idle for too long. Call it every few seconds.
     pub fn prune_connections(&self) {
-        self.upstreams.prune();
+        self.forwarding.upstreams.prune();
     }
 }

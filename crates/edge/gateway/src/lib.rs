@@ -47,7 +47,9 @@ mod event_splitter;
 mod fallback_response;
 mod first_byte_wait;
 mod first_token;
+mod fleet_notes;
 mod form_fields;
+mod forwarding;
 mod framing;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -70,6 +72,7 @@ mod matching;
 mod meta_info;
 mod metrics;
 mod models;
+mod observers;
 mod open_connections;
 mod parsed_request;
 mod peer_link;

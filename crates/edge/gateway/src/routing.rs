@@ -8,7 +8,7 @@ use warmroute_policy::Standard;
 use warmroute_router::{Decision, Router, Scratch};
 use warmroute_types::{Micros, WorkerId};
 
-use crate::gateway::Gateway;
+use crate::forwarding::Forwarding;
 use crate::gateway_error::GatewayError;
 use crate::parsed_request::ParsedRequest;
 use crate::random::random;
@@ -20,22 +20,22 @@ thread_local! {
 
 /// Chooses a worker outside `avoid` and books the request on it.
 pub(crate) fn route(
-    gateway: &Gateway,
+    forwarding: &Forwarding,
     request: &ParsedRequest,
     avoid: &[WorkerId],
     request_id: Option<&HeaderValue>,
 ) -> Result<Box<Decision>, GatewayError> {
     let texts = request.texts();
     let request = request.routing_request(&texts, avoid);
-    let (now, random) = (gateway.now(), random());
+    let (now, random) = (forwarding.clock.now(), random());
     let decision = SCRATCH.with_borrow_mut(|scratch| {
-        scratch.kept = gateway.console.wanted_candidates();
-        gateway.router.route(&request, scratch, now, random)
+        scratch.kept = forwarding.observers.console.wanted_candidates();
+        forwarding.router.route(&request, scratch, now, random)
     });
     // A decision is large, and moves through many hands.
     let decision = decision.map(Box::new).map_err(|why| GatewayError::no_route(&why, request.model))?;
-    gateway.peers.notify();
-    gateway.metrics.count_decision(decision.policy, decision.reason);
+    forwarding.peers.notify();
+    forwarding.observers.metrics.count_decision(decision.policy, decision.reason);
     tracing::debug!(
         request = request_id.map_or("none", text_of), worker = %decision.worker.label,
         policy = decision.policy, reason = decision.reason, view = %decision.view,

@@ -38,7 +38,7 @@ pub fn serve(gateway: Arc<Gateway>, listener: TcpListener, acceptor: Acceptor, d
         ClientTimeouts { head: timeouts.head, write_stall: timeouts.idle }
     };
     let limits = ListenerLimits {
-        open: gateway.metrics.client_connections.clone(),
+        open: gateway.forwarding.observers.metrics.client_connections.clone(),
         ..ListenerLimits::new(gateway.config().connections_max, acceptor, timeouts)
     };
     let service = move |request| {
@@ -100,7 +100,7 @@ async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Respo
 
 /// Counts and logs a request that the gateway itself refuses.
 pub(crate) fn report_refusal(gateway: &Gateway, refusal: &GatewayError, request_id: &http::HeaderValue) {
-    gateway.metrics.count_refusal(refusal.code());
+    gateway.forwarding.observers.metrics.count_refusal(refusal.code());
     let Some(left_out) = gateway.log_sinks.throttles.refusals.take(gateway.now()) else { return };
     // The text may contain what a client sent. As a string it is quoted and cannot forge a log line.
     let (request, why, status) = (text_of(request_id), refusal.to_string(), refusal.status().as_u16());
@@ -174,10 +174,10 @@ async fn screen(
         only(Method::POST, "POST")?;
     } else if path == "/v1/models" {
         only(Method::GET, "GET, HEAD")?;
-        return Ok(Screened::Answered(models::list(gateway)));
+        return Ok(Screened::Answered(models::list(&gateway.router, &gateway.config())));
     } else if let Some(id) = path.strip_prefix("/v1/models/") {
         only(Method::GET, "GET, HEAD")?;
-        return models::one(gateway, &percent_decoded(id)).map(Screened::Answered);
+        return models::one(&gateway.router, &gateway.config(), &percent_decoded(id)).map(Screened::Answered);
     } else if !is_client_path(path) {
         return Err(GatewayError::UnknownPath(path.to_owned()));
     }
@@ -195,7 +195,7 @@ async fn answer_worker_api(
         accept_connection(&request, None);
         return worker_api.answer(request).await;
     }
-    worker_api.0.metrics.count_refusal(GatewayError::Unauthorized.code());
+    worker_api.0.forwarding.observers.metrics.count_refusal(GatewayError::Unauthorized.code());
     log.note(|entry| entry.error = Some(GatewayError::Unauthorized.code()));
     let mut response = worker_api.answer(request).await;
     close_after(&mut response);

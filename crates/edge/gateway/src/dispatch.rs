@@ -25,6 +25,7 @@ use crate::drain::Drain;
 use crate::early_lease::EarlyLease;
 use crate::fallback_response::{FallbackResponse, read_rejection};
 use crate::first_byte_wait::FirstByteWait;
+use crate::forwarding::Forwarding;
 use crate::framing::Framing;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
@@ -51,7 +52,7 @@ const STALE_WITHIN: Duration = Duration::from_millis(20);
 
 /// One request on its way to a worker, across all its attempts.
 pub(crate) struct Dispatch {
-    gateway: Arc<Gateway>,
+    forwarding: Arc<Forwarding>,
     /// The settings in force when the request arrived.
     config: Arc<Config>,
     api: Api,
@@ -170,7 +171,7 @@ impl Dispatch {
         }
         headers::set_credentials(&mut parts.headers, &config, tenant);
         Ok(Box::new(Dispatch {
-            gateway: Arc::clone(gateway),
+            forwarding: Arc::clone(&gateway.forwarding),
             config,
             api,
             method: parts.method,
@@ -229,10 +230,10 @@ impl Dispatch {
         let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
         let request_id = Some(&self.request_id);
         let mut attempt =
-            Attempt::new(&self.gateway.forwarding, request, decision, self.received, request_id, drain, log);
+            Attempt::new(&self.forwarding, request, decision, self.received, request_id, drain, log);
         attempt.set_ttft_due(self.ttft_budget.map(|budget| budget.due));
         attempt.span.inject(&mut self.headers);
-        let upstream = self.gateway.forwarding.upstreams.get_or_create(&attempt.decision.worker);
+        let upstream = self.forwarding.upstreams.get_or_create(&attempt.decision.worker);
         let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
         Ok((attempt, upstream))
     }
@@ -254,7 +255,7 @@ impl Dispatch {
     fn has_no_worker(&self) -> bool {
         let request = &self.intake.request;
         let vacancy = |avoid: Vec<WorkerId>| {
-            self.gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(&avoid))
+            self.forwarding.router.inspect().vacancy(request.model.as_deref(), request.usable(&avoid))
         };
         self.excluded_workers().is_ok_and(|avoid| vacancy(avoid) == Vacancy::NoWorker)
     }
@@ -279,9 +280,9 @@ impl Dispatch {
     fn may_retry(&self) -> bool {
         let has_attempts = self.failed_workers.len() < self.config.retries_max as usize;
         let is_possible = has_attempts && self.intake.body.can_resend();
-        let is_allowed = is_possible && self.gateway.forwarding.retries.has_room(self.gateway.now());
+        let is_allowed = is_possible && self.forwarding.retries.has_room(self.forwarding.clock.now());
         if is_possible && !is_allowed {
-            self.gateway.forwarding.observers.metrics.count_denied_retry();
+            self.forwarding.observers.metrics.count_denied_retry();
         }
         is_allowed
     }
@@ -289,12 +290,12 @@ impl Dispatch {
     /// Takes a retry from the budget that all requests share. First attempts are free, and so are attempts after failed
     /// connects: nothing was sent, so nothing is sent twice.
     fn spend_retry(&self, decision: Box<Decision>) -> Result<Box<Decision>, GatewayError> {
-        if self.workers_reached > 0 && self.gateway.forwarding.retries.spend(self.gateway.now()).is_err() {
-            self.gateway.forwarding.observers.metrics.count_denied_retry();
+        if self.workers_reached > 0 && self.forwarding.retries.spend(self.forwarding.clock.now()).is_err() {
+            self.forwarding.observers.metrics.count_denied_retry();
             return Err(GatewayError::NotReady);
         }
         if !self.failed_workers.is_empty() {
-            self.gateway.forwarding.observers.metrics.count_retry();
+            self.forwarding.observers.metrics.count_retry();
         }
         Ok(decision)
     }
@@ -306,11 +307,8 @@ impl Dispatch {
         let Some(fallback) = self.fallback.take() else {
             return Err(self.intake.request.stored.explain(refusal));
         };
-        self.gateway
-            .forwarding
-            .observers
-            .metrics
-            .observe_request_end(self.gateway.now().since(self.received));
+        let Forwarding { clock, observers, .. } = &*self.forwarding;
+        observers.metrics.observe_request_end(clock.now().since(self.received));
         fallback.into_result()
     }
 
@@ -353,7 +351,7 @@ impl Dispatch {
 
     /// Logs a response with which a worker refuses or fails the request.
     fn log_worker_error(&self, attempt: &Attempt, status: u16, what: &'static str) {
-        if let Some(left_out) = self.gateway.log_sinks.throttles.worker_errors.take(self.gateway.now()) {
+        if let Some(left_out) = self.forwarding.observers.worker_errors.take(self.forwarding.clock.now()) {
             let (request, worker) = (attempt.request_id(), &attempt.decision.worker.label);
             tracing::info!(request, %worker, status, left_out, "{what}");
         }
@@ -369,22 +367,22 @@ impl Dispatch {
     fn route(&self) -> Result<Box<Decision>, GatewayError> {
         let excluded = self.excluded_workers()?;
         let request_id = Some(&self.request_id);
-        let decision = routing::route(&self.gateway.forwarding, &self.intake.request, &excluded, request_id)?;
+        let decision = routing::route(&self.forwarding, &self.intake.request, &excluded, request_id)?;
         if let Some(budget) = self.ttft_budget {
             let expected_ttft = routing::expected_ttft_of(&decision);
             // A refused decision is dropped, and its booking with it.
             let cached_tokens = self.intake.request.cached_tokens;
-            ttft_budget::check(budget, expected_ttft, self.gateway.now(), cached_tokens)?;
-            self.gateway.gate.typical_ttft.learn(expected_ttft.total());
+            ttft_budget::check(budget, expected_ttft, self.forwarding.clock.now(), cached_tokens)?;
+            self.forwarding.gate.typical_ttft.learn(expected_ttft.total());
         }
         Ok(decision)
     }
 
     /// Workers that failed; if the request needs one worker, also all other workers.
     fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
-        let mut excluded = routing::all_but_stored(&self.gateway.router, &self.intake.request);
+        let mut excluded = routing::all_but_stored(&self.forwarding.router, &self.intake.request);
         if let Some(requested_worker) = &self.requested_worker {
-            excluded.extend(routing::all_but(&self.gateway.router, requested_worker)?);
+            excluded.extend(routing::all_but(&self.forwarding.router, requested_worker)?);
         }
         excluded.extend_from_slice(&self.failed_workers);
         Ok(excluded)
@@ -396,7 +394,7 @@ impl Dispatch {
         upstream: &Upstream,
         worker: &Worker,
     ) -> Result<StartedResponse, UpstreamError> {
-        let forwarding = Arc::clone(&self.gateway.forwarding);
+        let forwarding = Arc::clone(&self.forwarding);
         let (deadline, wait) = (self.deadline, self.first_byte_wait(worker));
         // The future takes kilobytes. Boxed, it is not copied into the futures that await it.
         let mut sending = Box::pin(self.send_once(upstream));
@@ -475,7 +473,7 @@ impl Dispatch {
         let was_sent = !error.is_unreachable() && !matches!(error, UpstreamError::OwnShortage(_));
         self.workers_reached += u32::from(was_sent);
         if error.is_unreachable() {
-            blame_worker(&self.gateway.router, self.gateway.clock, &worker, error);
+            blame_worker(&self.forwarding.router, self.forwarding.clock, &worker, error);
         } else if error.is_worker_fault() {
             self.suspect(worker);
         }
@@ -485,7 +483,12 @@ impl Dispatch {
     /// Notes that a worker failed on this request. Either may be at fault: the worker is blamed if another worker
     /// serves the request, or if it fails on other requests too.
     fn suspect(&mut self, worker: Arc<Worker>) {
-        suspect_worker(&self.gateway.router, self.gateway.clock, &worker, self.intake.body.fingerprint());
+        suspect_worker(
+            &self.forwarding.router,
+            self.forwarding.clock,
+            &worker,
+            self.intake.body.fingerprint(),
+        );
         self.suspects.push(worker);
     }
 
@@ -541,7 +544,7 @@ impl Dispatch {
         };
         params.is_continuable = self.may_be_continued(&params);
         let relay = Relay::new(
-            Arc::clone(&self.gateway.forwarding),
+            Arc::clone(&self.forwarding),
             upstream,
             attempt,
             started.response,
@@ -573,7 +576,7 @@ impl Dispatch {
     /// Blames the workers that failed a request which another one serves.
     fn blame_suspects(&mut self) {
         let suspects = std::mem::take(&mut self.suspects);
-        let (router, clock) = (&self.gateway.router, self.gateway.clock);
+        let (router, clock) = (&self.forwarding.router, self.forwarding.clock);
         suspects.iter().for_each(|worker| blame_worker(router, clock, worker, &UpstreamError::Closed));
     }
 }

@@ -32,6 +32,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::Config;
     use crate::current::Current;
+    use crate::line_throttle::LineThrottle;
     use crate::metrics::Metrics;
 
     /// What attempts of this router's requests hold, without peers.
@@ -42,7 +43,14 @@ pub(crate) mod tests {
         let gate = AdmissionGate::new(Arc::clone(&router), settings, clock, Arc::clone(&peers));
         let metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), None);
         let (history, console, prefixes) = Default::default();
-        let observers = Observers { metrics, history, console, prefixes, recorder: None };
+        let observers = Observers {
+            metrics,
+            history,
+            console,
+            prefixes,
+            recorder: None,
+            worker_errors: LineThrottle::default(),
+        };
         let (retries, gate) = (RetryBudget::default(), Arc::new(gate));
         Arc::new(Forwarding { router, clock, peers, upstreams, retries, gate, observers })
     }

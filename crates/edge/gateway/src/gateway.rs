@@ -91,7 +91,7 @@ impl Gateway {
             unrendered: metrics.unrendered.clone(),
             records_trace: recorder.is_some(),
         };
-        let (history, console) = Default::default();
+        let (history, console, worker_errors) = Default::default();
         let forwarding = Arc::new(Forwarding {
             router: Arc::clone(&router),
             clock,
@@ -99,7 +99,7 @@ impl Gateway {
             upstreams,
             retries: RetryBudget::default(),
             gate: Arc::clone(&gate),
-            observers: Observers { metrics, history, console, prefixes, recorder },
+            observers: Observers { metrics, history, console, prefixes, recorder, worker_errors },
         });
         let (log_sinks, fleet_notes) = (LogSinks::new(access_log, tracer, clock), Arc::default());
         Ok(Arc::new(Gateway {

@@ -6,14 +6,15 @@ use warmroute_otel::Tracer;
 use warmroute_record::AccessLog;
 
 use crate::clock::Clock;
-use crate::log_throttles::LogThrottles;
+use crate::line_throttle::LineThrottle;
 
 /// What a request's log line and its spans are written to.
 pub(crate) struct LogSinks {
     pub access_log: Option<Arc<AccessLog>>,
     pub tracer: Option<Arc<Tracer>>,
     pub clock: Clock,
-    pub throttles: LogThrottles,
+    /// Bounds the lines about refused requests in the process's log.
+    pub refusals: LineThrottle,
     /// `http` or `https`, once clients are served.
     client_scheme: OnceLock<&'static str>,
 }
@@ -25,8 +26,8 @@ impl LogSinks {
         tracer: Option<Arc<Tracer>>,
         clock: Clock,
     ) -> LogSinks {
-        let (throttles, client_scheme) = (LogThrottles::default(), OnceLock::new());
-        LogSinks { access_log, tracer, clock, throttles, client_scheme }
+        let (refusals, client_scheme) = (LineThrottle::default(), OnceLock::new());
+        LogSinks { access_log, tracer, clock, refusals, client_scheme }
     }
 
     /// Whether requests have a line or spans at all.

@@ -6,6 +6,7 @@ use warmroute_record::Recorder;
 
 use crate::console::state::Console;
 use crate::history::History;
+use crate::line_throttle::LineThrottle;
 use crate::metrics::Metrics;
 use crate::prefix_observer::PrefixObserver;
 
@@ -17,4 +18,6 @@ pub(crate) struct Observers {
     pub prefixes: Arc<PrefixObserver>,
     /// Records a trace of the requests, if one is wanted.
     pub recorder: Option<Arc<Recorder>>,
+    /// Bounds the lines about workers' errors in the process's log.
+    pub worker_errors: LineThrottle,
 }

@@ -101,7 +101,7 @@ async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Respo
 /// Counts and logs a request that the gateway itself refuses.
 pub(crate) fn report_refusal(gateway: &Gateway, refusal: &GatewayError, request_id: &http::HeaderValue) {
     gateway.forwarding.observers.metrics.count_refusal(refusal.code());
-    let Some(left_out) = gateway.log_sinks.throttles.refusals.take(gateway.now()) else { return };
+    let Some(left_out) = gateway.log_sinks.refusals.take(gateway.now()) else { return };
     // The text may contain what a client sent. As a string it is quoted and cannot forge a log line.
     let (request, why, status) = (text_of(request_id), refusal.to_string(), refusal.status().as_u16());
     let what = if refusal.is_worker_failure() { "request failed" } else { "request refused" };

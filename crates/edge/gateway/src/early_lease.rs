@@ -65,3 +65,63 @@ impl Drop for EarlyLease {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::admission_gate::tests::gate;
+
+    /// A gate that lets each tenant have one request at a time, and so many tokens a minute.
+    fn gate_for_one(tokens_per_minute: u32) -> Arc<AdmissionGate> {
+        let limits = Limits { requests_per_minute: 0, tokens_per_minute, concurrent: 1 };
+        let admission = AdmissionConfig { limits, ..AdmissionConfig::default() };
+        gate(Config { admission, ..Config::default() })
+    }
+
+    async fn take(gate: &Arc<AdmissionGate>) -> Result<Option<EarlyLease>, GatewayError> {
+        let config = gate.settings.load();
+        EarlyLease::take(gate, &config.admission, &HeaderMap::new(), None, None).await
+    }
+
+    const SHORT: ExpectedTokens = ExpectedTokens { prompt: 10, answers: 0, answer_max: Some(0) };
+
+    #[tokio::test]
+    async fn a_request_counts_while_its_body_arrives_and_no_longer() {
+        let gate = gate_for_one(0);
+        let first = take(&gate).await.unwrap();
+        assert!(first.is_some());
+        assert!(matches!(take(&gate).await, Err(GatewayError::RateLimited(_))));
+        drop(first);
+        assert!(take(&gate).await.is_ok(), "its client has left");
+    }
+
+    #[tokio::test]
+    async fn an_admitted_request_keeps_its_place_until_it_is_settled() {
+        for tokens_per_minute in [0, 1_000] {
+            let gate = gate_for_one(tokens_per_minute);
+            let early = take(&gate).await.unwrap().unwrap();
+            let lease = early.admit(SHORT).await.unwrap();
+            assert!(take(&gate).await.is_err(), "its place is taken");
+            gate.limits.settle(&lease, 10);
+            assert!(take(&gate).await.is_ok());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_gives_its_place_back_if_the_tokens_it_needs_are_not_left() {
+        let gate = gate_for_one(1_000);
+        let first = take(&gate).await.unwrap().unwrap().admit(SHORT).await.unwrap();
+        gate.limits.settle(&first, 500);
+        let second = take(&gate).await.unwrap().unwrap();
+        assert!(second.admit(ExpectedTokens { prompt: 900, ..SHORT }).await.is_err());
+        let third = take(&gate).await.unwrap().unwrap().admit(SHORT).await.unwrap();
+        gate.limits.settle(&third, 5_000);
+        assert!(take(&gate).await.is_err(), "a tenant without tokens need not send its body");
+    }
+
+    #[tokio::test]
+    async fn without_a_limit_on_concurrent_requests_none_counts_early() {
+        assert!(take(&gate(Config::default())).await.unwrap().is_none());
+    }
+}

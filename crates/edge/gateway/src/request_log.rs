@@ -144,7 +144,53 @@ mod tests {
     use super::*;
     use std::mem::size_of;
 
+    use warmroute_record::AccessLogConfig;
+
     use crate::attempt_span::AttemptSpan;
+
+    /// Sinks with an access log in a file of their own.
+    fn sinks_with_log(name: &str) -> (LogSinks, std::path::PathBuf) {
+        let file = std::env::temp_dir().join(format!("warmroute-request-log-{name}-{}", std::process::id()));
+        _ = std::fs::remove_file(&file);
+        let config = AccessLogConfig { file: Some(file.clone()), ..AccessLogConfig::default() };
+        let log = AccessLog::start(config).unwrap().map(Arc::new);
+        (LogSinks::new(log, None, Clock::start()), file)
+    }
+
+    #[tokio::test]
+    async fn a_line_is_written_once_when_the_last_part_of_its_request_is_dropped() {
+        let (sinks, file) = sinks_with_log("once");
+        let log = sinks.access_log.clone().unwrap();
+        let open = |path: &str| {
+            let mut request = Request::builder().uri(path).body(()).unwrap();
+            RequestLog::open(&sinks, &mut request, &HeaderValue::from_static("id"))
+        };
+        drop(open("/health"));
+        let (handler, other) = (open("/v1/models"), open("/v1/other"));
+        let body = handler.clone();
+        handler.note(|entry| entry.status = Some(200));
+        drop(handler);
+        // The other line is written, so one that was due before it would be there too.
+        drop(other);
+        wait_for_lines(&log, 1);
+        body.note(|entry| entry.bytes = 77);
+        drop(body);
+        wait_for_lines(&log, 2);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].contains("/v1/other"), "{text}");
+        assert!(["/v1/models", "200", "77"].iter().all(|part| lines[1].contains(part)), "{text}");
+        _ = std::fs::remove_file(file);
+    }
+
+    fn wait_for_lines(log: &AccessLog, lines: u64) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while log.counts().written < lines && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        assert_eq!(log.counts().written, lines);
+    }
 
     #[test]
     fn without_log_and_collector_a_request_carries_two_empty_pointers() {

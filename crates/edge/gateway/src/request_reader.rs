@@ -18,3 +18,16 @@ pub(crate) struct RequestReader {
     /// Whether a trace of the requests is recorded.
     pub records_trace: bool,
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A reader in front of a router with this policy, without engines.
+    pub(crate) fn reader(policy: &str) -> RequestReader {
+        let policy: Standard = policy.parse().unwrap();
+        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
+        let (alignments, body_memory, unrendered) = Default::default();
+        RequestReader { router, alignments, body_memory, unrendered, records_trace: false }
+    }
+}

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
 mod circles;
+mod whole_gateway;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

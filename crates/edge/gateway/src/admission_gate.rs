@@ -2,119 +2,27 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
-use warmroute_admission::{Admission, AdmissionRequest, Class, Limits};
-use warmroute_router::{Usable, Vacancy, WorkerGroup};
+use warmroute_admission::{Admission, AdmissionRequest, Class};
+use warmroute_policy::Standard;
+use warmroute_router::{Router, Usable, WorkerGroup};
 use warmroute_types::{Micros, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::admission_config::AdmissionConfig;
 use crate::background_responses::BackgroundResponses;
-use crate::header_option::HeaderOption;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::current::Current;
 use crate::keys::Tenant;
+use crate::peer_link::PeerLink;
 use crate::random::random;
-use crate::shares::Shares;
 use crate::tenant_limits::TenantLimits;
 use crate::ttft_budget::TypicalTtft;
-
-/// Limits on concurrent requests, on waiting requests and on each tenant's rate.
-#[derive(Clone, Debug)]
-pub struct AdmissionConfig {
-    /// Concurrent requests; 0: no limit.
-    pub running_max: u32,
-    /// Whether workers have a concurrency limit. If so, requests also wait for a worker with room.
-    pub worker_limit: WorkerLimit,
-    /// Waiting requests. Beyond this, requests get 429.
-    pub waiting_max: usize,
-    /// Longest wait. After it, a request gets 429.
-    pub wait_max: Duration,
-    /// Longest wait for a worker while none is ready; 0: the request is refused at once.
-    pub wake_max: Duration,
-    /// Default budget for the time to first token; 0: none.
-    pub ttft_budget: Duration,
-    /// Default rate limits of one tenant.
-    pub limits: Limits,
-    /// Default shares of one tenant.
-    pub shares: Shares,
-    /// Header that names the tenant; without one the API key does.
-    pub tenant_header: HeaderOption,
-    /// Header that sets the priority; without one all requests have the same priority.
-    pub priority_header: HeaderOption,
-    /// Highest priority that a client may request, unless its key says otherwise. Without a cap every client would
-    /// choose the highest.
-    pub class_max: Class,
-}
-
-/// Whether workers have a concurrency limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WorkerLimit {
-    /// Workers have none.
-    #[default]
-    Off,
-    /// The limit is `warmroute_router::Config::in_flight_max`.
-    On,
-}
-
-impl AdmissionConfig {
-    /// Whether a request may have to wait.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.running_max > 0 || self.worker_limit == WorkerLimit::On || self.waits_for_workers()
-    }
-
-    /// Whether requests wait while no worker is ready.
-    pub(crate) fn waits_for_workers(&self) -> bool {
-        !self.wake_max.is_zero()
-    }
-
-    /// Whether a request should be routed. If not, it waits.
-    pub(crate) fn may_route(&self, vacancy: Vacancy) -> bool {
-        match vacancy {
-            Vacancy::Full => false,
-            // Otherwise routing fails, and its error tells the client why.
-            Vacancy::NoWorker => !self.waits_for_workers(),
-            Vacancy::Free | Vacancy::UnknownModel => true,
-        }
-    }
-
-    /// Whether a waiting request should be routed. One whose model no worker lists waits on: it came when no worker was
-    /// ready, and workers of other models may wake first.
-    pub(crate) fn may_wake(&self, vacancy: Vacancy) -> bool {
-        match vacancy {
-            Vacancy::UnknownModel => !self.waits_for_workers(),
-            vacancy => self.may_route(vacancy),
-        }
-    }
-
-    fn for_admission(&self) -> warmroute_admission::Config {
-        warmroute_admission::Config {
-            running_max: self.running_max,
-            waiting_max: self.waiting_max,
-            wait_max: self.wait_max.into(),
-        }
-    }
-}
-
-impl Default for AdmissionConfig {
-    fn default() -> AdmissionConfig {
-        AdmissionConfig {
-            running_max: 0,
-            worker_limit: WorkerLimit::Off,
-            waiting_max: 100,
-            wait_max: Duration::from_secs(60),
-            wake_max: Duration::ZERO,
-            ttft_budget: Duration::ZERO,
-            limits: Limits::default(),
-            shares: Shares::default(),
-            tenant_header: HeaderOption::new("api-key", "api-key"),
-            priority_header: HeaderOption::new("x-warmroute-priority", "off"),
-            class_max: Class::Normal,
-        }
-    }
-}
 
 /// What a request costs in the fair queue at least: about a short chat. A request without tokens (an upload, a read of a
 /// stored response, one that the worker refuses) takes a place too, and if that were free its tenant would always be the
@@ -134,8 +42,13 @@ pub(crate) fn place_cost(tokens: u32, held: Micros) -> u32 {
 /// Histogram buckets of queue waits, in seconds.
 const WAIT_BUCKETS_S: [f64; 10] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
 
-/// The admission state that all requests share.
+/// The admission state that all requests share, the router that knows which workers have room, and the peers with which
+/// tenants' limits are shared.
 pub(crate) struct AdmissionGate {
+    pub(crate) router: Arc<Router<Standard>>,
+    pub(crate) settings: Arc<Current<Config>>,
+    pub(crate) clock: Clock,
+    pub(crate) peers: Arc<PeerLink>,
     pub(crate) admission: Mutex<Admission<Waiter>>,
     pub(crate) limits: TenantLimits,
     pub(crate) background: BackgroundResponses,
@@ -181,9 +94,18 @@ impl Waiter {
 }
 
 impl AdmissionGate {
-    pub(crate) fn new(config: &AdmissionConfig) -> AdmissionGate {
-        let admission = Mutex::new(Admission::new(config.for_admission()));
+    pub(crate) fn new(
+        router: Arc<Router<Standard>>,
+        settings: Arc<Current<Config>>,
+        clock: Clock,
+        peers: Arc<PeerLink>,
+    ) -> AdmissionGate {
+        let admission = Mutex::new(Admission::new(settings.load().admission.for_admission()));
         AdmissionGate {
+            router,
+            settings,
+            clock,
+            peers,
             admission,
             limits: TenantLimits::default(),
             background: BackgroundResponses::default(),
@@ -293,14 +215,19 @@ impl AdmissionGate {
     }
 
     /// Admits the next waiting request for which there is room. Returns whether there was one.
-    pub(crate) fn admit_next(&self, has_room: impl Fn(&Waiter) -> bool, now: impl Fn() -> Micros) -> bool {
+    pub(crate) fn admit_next(&self) -> bool {
+        let has_room = |waiter: &Waiter| {
+            let inspect = self.router.inspect();
+            let vacancy = inspect.vacancy(waiter.model.as_deref(), waiter.usable(inspect.joins()));
+            self.settings.load().admission.may_wake(vacancy)
+        };
         loop {
             let mut admission = self.admission.lock();
             // Nearly always none waits, which needs no clock.
             if !admission.may_have_next() {
                 return false;
             }
-            let Some(waiter) = admission.next(now(), &has_room) else { return false };
+            let Some(waiter) = admission.next(self.clock.now(), has_room) else { return false };
             drop(admission);
             if waiter.wake.send(()).is_ok() {
                 return true;
@@ -308,5 +235,18 @@ impl AdmissionGate {
             // The waiter has just been dropped and cannot be woken, so its place goes to the next one.
             self.admission.lock().withdraw();
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A gate with these settings before a fleet without workers.
+    pub(crate) fn gate(config: Config) -> Arc<AdmissionGate> {
+        let policy: Standard = "random".parse().unwrap();
+        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
+        let settings = Arc::new(Current::new(config));
+        Arc::new(AdmissionGate::new(router, settings, Clock::start(), Arc::default()))
     }
 }

@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use warmroute_fleet::{ProbeResult, Worker};
+use warmroute_policy::Standard;
 use warmroute_record::TraceEntry;
-use warmroute_router::{Answered, Change, Decision, Outcome};
+use warmroute_router::{Answered, Change, Decision, Outcome, Router};
 use warmroute_types::{Micros, Usage};
 
 use crate::attempt_outcome::AttemptOutcome;
 use crate::attempt_span::AttemptSpan;
+use crate::clock::Clock;
 use crate::drain::Drain;
-use crate::gateway::Gateway;
+use crate::forwarding::Forwarding;
 use crate::history::{PastDecision, PastEnd};
 use crate::parsed_request::ParsedRequest;
 use crate::request_log::{RequestLog, text_of};
@@ -28,7 +30,7 @@ use crate::upstream::UpstreamError;
 
 /// A request at one worker. A retry is another attempt.
 pub(crate) struct Attempt {
-    gateway: Arc<Gateway>,
+    forwarding: Arc<Forwarding>,
     request: Arc<ParsedRequest>,
     pub(crate) decision: Box<Decision>,
     /// When the request arrived, not when the attempt started: the client waits from then on.
@@ -68,7 +70,7 @@ enum AttemptPosition {
 
 impl Attempt {
     pub(crate) fn new(
-        gateway: &Arc<Gateway>,
+        forwarding: &Arc<Forwarding>,
         request: &Arc<ParsedRequest>,
         mut decision: Box<Decision>,
         received: Micros,
@@ -76,14 +78,15 @@ impl Attempt {
         drain: &Drain,
         log: &RequestLog,
     ) -> Attempt {
-        let past_decision = gateway.history.record(&mut decision, request.model.as_deref(), request_id);
+        let past_decision =
+            forwarding.observers.history.record(&mut decision, request.model.as_deref(), request_id);
         if !past_decision.all_candidates.is_empty() {
-            gateway.console.add_row(&past_decision);
+            forwarding.observers.console.add_row(&past_decision);
         }
-        let (gateway, request) = (Arc::clone(gateway), Arc::clone(request));
+        let (forwarding, request) = (Arc::clone(forwarding), Arc::clone(request));
         let (outcome, fate) = (AttemptOutcome::Cancelled, RequestFate::Over);
         let mut attempt = Attempt {
-            gateway,
+            forwarding,
             request,
             decision,
             received,
@@ -106,7 +109,7 @@ impl Attempt {
     /// Notes that the client has received tokens of an earlier attempt.
     pub(crate) fn mark_continuation(&mut self) {
         self.position = AttemptPosition::Continues;
-        self.gateway.metrics.count_continuation("continued");
+        self.forwarding.observers.metrics.count_continuation("continued");
         self.log.note(|entry| entry.continuations += 1);
     }
 
@@ -157,8 +160,8 @@ impl Attempt {
             return self.is_background().then(|| hash_of(StoredKind::Response, id));
         };
         let (id, worker) = (hash_of(kind, id), Arc::clone(&self.decision.worker));
-        self.gateway.router.apply(Change::ResponseStored { id, owner, worker });
-        self.gateway.notify_peers();
+        self.forwarding.router.apply(Change::ResponseStored { id, owner, worker });
+        self.forwarding.peers.notify();
         Some(id)
     }
 
@@ -185,7 +188,7 @@ impl Attempt {
 
     /// Settles the limits of a response that was computed in the background.
     pub(crate) fn end_background(&self, id: u128, usage: Option<Usage>) {
-        self.gateway.end_background(id, usage);
+        self.forwarding.gate.end_background(id, usage);
     }
 
     /// Whether the engine counts tokens in `meta_info` and not in a usage.
@@ -200,21 +203,21 @@ impl Attempt {
 
     /// Reports the first token to the router, the metrics and the history.
     pub(crate) fn mark_first_token(&mut self) {
-        let at = self.gateway.now();
-        let observed = self.gateway.router.observe(&mut self.decision, Outcome::FirstToken { at });
-        self.gateway.notify_peers();
+        let at = self.forwarding.clock.now();
+        let observed = self.forwarding.router.observe(&mut self.decision, Outcome::FirstToken { at });
+        self.forwarding.peers.notify();
         if self.position == AttemptPosition::First {
-            self.gateway.metrics.observe_first_token(at.since(self.received));
+            self.forwarding.observers.metrics.observe_first_token(at.since(self.received));
         }
         if let Some(due) = self.ttft_due {
-            self.gateway.metrics.count_ttft_budget(if at <= due { "met" } else { "missed" });
+            self.forwarding.observers.metrics.count_ttft_budget(if at <= due { "met" } else { "missed" });
         }
         // Predictions start at the decision, so time for reading the body or for failed attempts does not count.
         let ttft = at.since(self.decision.made);
         let worker = &self.decision.worker;
-        self.gateway.upstreams.count_first_token(worker, self.decision.expected_ttft_ms(), ttft);
+        self.forwarding.upstreams.count_first_token(worker, self.decision.expected_ttft_ms(), ttft);
         self.past_decision.set_ttft(ttft);
-        self.gateway.console.count_first_token(self.decision.expected_ttft_ms(), ttft);
+        self.forwarding.observers.console.count_first_token(self.decision.expected_ttft_ms(), ttft);
         self.span.mark_first_token(at, ttft);
         if let Some(until) = observed.ejected_until {
             let (worker, for_s) = (&worker.label, until.since(at).as_secs_f64());
@@ -233,7 +236,7 @@ impl Attempt {
         match outcome {
             _ if matches!(class, StatusClass::ServerError | StatusClass::WorkerFailure) => {}
             AttemptOutcome::Ok => self.observe_end(usage),
-            _ => _ = self.gateway.router.observe(&mut self.decision, Outcome::Refused),
+            _ => _ = self.forwarding.router.observe(&mut self.decision, Outcome::Refused),
         }
         if let (Some(tokens), Some(usage)) = (&self.request.tenant_tokens, self.usage.or(usage)) {
             tokens.count(usage);
@@ -247,10 +250,10 @@ impl Attempt {
         // Of a continued stream, the client's usage is not what this worker has computed and found.
         let is_whole = self.request.is_single && self.position == AttemptPosition::First;
         let usage = usage.filter(|_| is_whole);
-        let answered = usage.map(|usage| Answered { request, usage, at: self.gateway.now() });
-        let observed = self.gateway.router.observe(&mut self.decision, Outcome::Ended { answered });
+        let answered = usage.map(|usage| Answered { request, usage, at: self.forwarding.clock.now() });
+        let observed = self.forwarding.router.observe(&mut self.decision, Outcome::Ended { answered });
         if let (Some(usage), Some(feedback)) = (usage, observed.feedback) {
-            self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback, self.request.silence);
+            self.forwarding.upstreams.count_feedback(&self.decision.worker, &feedback, self.request.silence);
             let usage = Usage { cached_tokens: feedback.cached, ..usage };
             self.note_usage(usage);
             self.usage = Some(usage);
@@ -293,21 +296,22 @@ impl Attempt {
 
     /// Stops routing to the worker for the time it asked for.
     pub(crate) fn back_off(&self, pause: Micros) {
-        let (worker, until) = (Arc::clone(&self.decision.worker), self.gateway.now() + pause);
-        self.gateway.upstreams.count_backpressure(&worker);
+        let (worker, until) = (Arc::clone(&self.decision.worker), self.forwarding.clock.now() + pause);
+        self.forwarding.upstreams.count_backpressure(&worker);
         let change = Change::Resting { worker, until };
-        self.gateway.router.apply(change);
+        self.forwarding.router.apply(change);
     }
 
     /// Writes a line to the trace, if one is recorded.
     fn record_trace(&self) {
-        let (Some(recorder), Some(trace_fields)) = (&self.gateway.recorder, &self.request.trace_fields)
+        let (Some(recorder), Some(trace_fields)) =
+            (&self.forwarding.observers.recorder, &self.request.trace_fields)
         else {
             return;
         };
         recorder.record(TraceEntry {
-            received: self.gateway.since_start(self.received),
-            took: self.gateway.now().since(self.received),
+            received: self.forwarding.clock.since_start(self.received),
+            took: self.forwarding.clock.now().since(self.received),
             prompt_tokens: self.usage.map_or(self.decision.prompt_tokens, |usage| usage.prompt_tokens),
             output_tokens: self.usage.map(|usage| usage.output_tokens),
             cached_tokens: self.usage.and_then(|usage| usage.cached_tokens),
@@ -329,7 +333,7 @@ impl Attempt {
     /// does not count in the histogram of durations.
     pub(crate) fn end_unobserved(mut self) {
         (self.outcome, self.fate) = (AttemptOutcome::Unobserved, RequestFate::Continues);
-        self.gateway.router.observe(&mut self.decision, Outcome::Unobserved);
+        self.forwarding.router.observe(&mut self.decision, Outcome::Unobserved);
     }
 
     /// Ends an attempt whose request another worker answered, or the proxy in its place. The worker is not blamed: the
@@ -363,13 +367,13 @@ impl Drop for Attempt {
             entry.ttft = self.past_decision.ttft();
         });
         self.span.end(outcome);
-        self.gateway.upstreams.count_outcome(&self.decision.worker, outcome);
-        let took = self.gateway.now().since(self.received);
+        self.forwarding.upstreams.count_outcome(&self.decision.worker, outcome);
+        let took = self.forwarding.clock.now().since(self.received);
         let cached_tokens = self.usage.and_then(|usage| usage.cached_tokens);
         self.past_decision.set_end(PastEnd { outcome, took, cached_tokens });
         if self.fate == RequestFate::Over {
-            self.gateway.metrics.observe_request_end(took);
-            self.gateway.console.count_end(took);
+            self.forwarding.observers.metrics.observe_request_end(took);
+            self.forwarding.observers.console.count_end(took);
             self.count_unanswered();
         }
         if matches!(outcome, AttemptOutcome::Ok | AttemptOutcome::Cancelled) {
@@ -379,32 +383,39 @@ impl Drop for Attempt {
 }
 
 /// Counts a failure against a worker.
-pub(crate) fn blame_worker(gateway: &Gateway, worker: &Arc<Worker>, error: &UpstreamError) {
-    let at = gateway.now();
+pub(crate) fn blame_worker(
+    router: &Router<Standard>,
+    clock: Clock,
+    worker: &Arc<Worker>,
+    error: &UpstreamError,
+) {
+    let at = clock.now();
     let change = match error.is_unreachable() {
         true => Change::Probed { worker: Arc::clone(worker), result: ProbeResult::Failed, at },
         false => Change::Faulted { worker: Arc::clone(worker), at },
     };
-    apply_and_log(gateway, worker, change);
+    apply_and_log(router, worker, change);
 }
 
 /// Notes that a worker failed on this request. The request may be the cause, so the worker is only blamed once it
 /// fails on different requests. Streamed uploads have no fingerprint to tell them apart and are not counted.
-pub(crate) fn suspect_worker(gateway: &Gateway, worker: &Arc<Worker>, fingerprint: Option<u64>) {
+pub(crate) fn suspect_worker(
+    router: &Router<Standard>,
+    clock: Clock,
+    worker: &Arc<Worker>,
+    fingerprint: Option<u64>,
+) {
     if let Some(request) = fingerprint {
-        apply_and_log(
-            gateway,
-            worker,
-            Change::Broke { worker: Arc::clone(worker), request, at: gateway.now() },
-        );
+        let change = Change::Broke { worker: Arc::clone(worker), request, at: clock.now() };
+        apply_and_log(router, worker, change);
     }
 }
 
 /// Applies a failure and logs the change of state that it causes.
-fn apply_and_log(gateway: &Gateway, worker: &Worker, change: Change) {
-    let before = gateway.router.inspect().worker_state(worker.id);
-    gateway.router.apply(change);
-    let after = gateway.router.inspect().worker_state(worker.id);
+fn apply_and_log(router: &Router<Standard>, worker: &Worker, change: Change) {
+    let before = router.inspect().worker_state(worker.id);
+    router.apply(change);
+    let after = router.inspect().worker_state(worker.id);
     if before != after {
         tracing::warn!(worker = %worker.label, state = %after, "worker changed state after failed requests");
     }
@@ -414,13 +425,11 @@ fn apply_and_log(gateway: &Gateway, worker: &Worker, change: Change) {
 mod tests {
     use super::*;
     use warmroute_fleet::Models;
-    use warmroute_policy::Standard;
-    use warmroute_router::{Router, Scratch};
+    use warmroute_router::Scratch;
     use warmroute_types::Address;
 
-    use crate::Config;
     use crate::drain::DrainMode;
-    use crate::gateway::Records;
+    use crate::forwarding::tests::forwarding;
 
     /// The outcomes counted for one attempt that `end` ends.
     fn counted_outcomes(end: impl FnOnce(Attempt, &Drain)) -> Vec<AttemptOutcome> {
@@ -430,17 +439,17 @@ mod tests {
         let worker = Arc::clone(&router.inspect().workers()[0].worker);
         let result = ProbeResult::Answered;
         router.apply(Change::Probed { worker: Arc::clone(&worker), result, at: Micros(1) });
-        let gateway = Gateway::new(router, Config::default(), Records::default()).unwrap();
-        gateway.upstreams.get_or_create(&worker).unwrap();
+        let forwarding = forwarding(router);
+        forwarding.upstreams.get_or_create(&worker).unwrap();
         let (parsed, drain) = (Arc::new(ParsedRequest::default()), Drain::default());
         let request = parsed.routing_request(&[], &[]);
         let decision =
-            gateway.router.route(&request, &mut Scratch::default(), Micros(1), 1).map(Box::new).unwrap();
+            forwarding.router.route(&request, &mut Scratch::default(), Micros(1), 1).map(Box::new).unwrap();
         end(
-            Attempt::new(&gateway, &parsed, decision, Micros::ZERO, None, &drain, &RequestLog::default()),
+            Attempt::new(&forwarding, &parsed, decision, Micros::ZERO, None, &drain, &RequestLog::default()),
             &drain,
         );
-        let counts = AttemptOutcome::ALL.into_iter().zip(gateway.upstreams.outcome_counts(&worker));
+        let counts = AttemptOutcome::ALL.into_iter().zip(forwarding.upstreams.outcome_counts(&worker));
         counts.filter(|(_, count)| *count > 0).map(|(outcome, _)| outcome).collect()
     }
 

@@ -18,22 +18,21 @@ use std::time::Duration;
 use warmroute_admission::{Lease, Limits};
 use warmroute_types::Usage;
 
-use crate::gateway::Gateway;
+use crate::admission_gate::AdmissionGate;
 use crate::random::random;
 use crate::stored_use::NamedObject;
 
 /// How long a response counts as running, where `request-timeout-secs` does not say it.
 const RUNNING_MAX: Duration = Duration::from_secs(600);
 
-impl Gateway {
+impl AdmissionGate {
     /// Keeps the limits of a response that the engine may still compute. Without its identifier they are kept until its time
     /// is over.
     pub(crate) fn keep_in_background(&self, id: Option<u128>, tenant: u64, lease: Lease) {
-        let running_max = self.config().timeouts.total.unwrap_or(RUNNING_MAX);
-        let gate = &self.admission_gate;
+        let running_max = self.settings.load().timeouts.total.unwrap_or(RUNNING_MAX);
         let id = id.unwrap_or_else(|| (u128::from(random()) << 64) | u128::from(random()));
-        if let Some(lease) = gate.background.keep(id, tenant, lease, self.now() + running_max.into()) {
-            gate.limits.settle(&lease, lease.tokens());
+        if let Some(lease) = self.background.keep(id, tenant, lease, self.clock.now() + running_max.into()) {
+            self.limits.settle(&lease, lease.tokens());
         }
     }
 
@@ -44,7 +43,7 @@ impl Gateway {
         let Some(NamedObject { id, call }) = named.filter(|named| named.call.is_free()) else {
             return limits;
         };
-        let held = self.admission_gate.background.held_beside(id, tenant);
+        let held = self.background.held_beside(id, tenant);
         let more = if held > 0 { held + u32::from(call.frees()) } else { 0 };
         match limits.concurrent {
             0 => limits,
@@ -54,16 +53,16 @@ impl Gateway {
 
     /// Settles a response that has ended. Without usage, what was reserved counts.
     pub(crate) fn end_background(&self, id: u128, usage: Option<Usage>) {
-        let Some(lease) = self.admission_gate.background.take(id) else { return };
+        let Some(lease) = self.background.take(id) else { return };
         let tokens = usage.map(|usage| usage.prompt_tokens.saturating_add(usage.output_tokens));
-        self.admission_gate.limits.settle(&lease, tokens.unwrap_or(lease.tokens()));
-        self.notify_peers();
+        self.limits.settle(&lease, tokens.unwrap_or(lease.tokens()));
+        self.peers.notify();
     }
 
     /// Settles responses whose time is over.
     pub(crate) fn expire_background(&self) {
-        while let Some(lease) = self.admission_gate.background.next_expired(self.now()) {
-            self.admission_gate.limits.settle(&lease, lease.tokens());
+        while let Some(lease) = self.background.next_expired(self.clock.now()) {
+            self.limits.settle(&lease, lease.tokens());
         }
     }
 }
@@ -71,28 +70,18 @@ impl Gateway {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-
     use warmroute_admission::{ExpectedTokens, LeaseRequest};
-    use warmroute_policy::Standard;
-    use warmroute_router::Router;
 
     use crate::Config;
-    use crate::gateway::Records;
+    use crate::admission_gate::tests::gate;
 
     const ONE_AT_A_TIME: Limits = Limits { requests_per_minute: 0, tokens_per_minute: 1_000, concurrent: 1 };
 
-    fn gateway() -> Arc<Gateway> {
-        let policy: Standard = "random".parse().unwrap();
-        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
-        Gateway::new(router, Config::default(), Records::default()).unwrap()
-    }
-
-    fn lease(gateway: &Gateway, tokens: u32) -> Option<Lease> {
+    fn lease(gate: &AdmissionGate, tokens: u32) -> Option<Lease> {
         let expected = ExpectedTokens { prompt: tokens, answers: 0, answer_max: Some(0) };
         let (answer, _) = tokio::sync::oneshot::channel();
-        let mut limits = gateway.admission_gate.limits.shared.lock();
-        match limits.ask(7, ONE_AT_A_TIME, expected, answer, gateway.now()) {
+        let mut limits = gate.limits.shared.lock();
+        match limits.ask(7, ONE_AT_A_TIME, expected, answer, gate.clock.now()) {
             LeaseRequest::Decided(decision) => decision.ok(),
             LeaseRequest::Pending(_) => None,
         }
@@ -100,23 +89,23 @@ mod tests {
 
     #[test]
     fn a_response_keeps_its_place_until_it_has_ended_and_its_tokens_count_once() {
-        let gateway = gateway();
-        gateway.keep_in_background(Some(1), 7, lease(&gateway, 100).unwrap());
-        let held = |id, tenant| gateway.admission_gate.background.held_beside(id, tenant);
+        let gate = gate(Config::default());
+        gate.keep_in_background(Some(1), 7, lease(&gate, 100).unwrap());
+        let held = |id, tenant| gate.background.held_beside(id, tenant);
         assert_eq!((held(1, 7), held(2, 7), held(1, 8)), (1, 0, 0));
-        assert!(lease(&gateway, 1).is_none(), "its place is taken");
-        gateway.end_background(2, None);
-        gateway.expire_background();
-        assert!(lease(&gateway, 1).is_none(), "another one has ended");
+        assert!(lease(&gate, 1).is_none(), "its place is taken");
+        gate.end_background(2, None);
+        gate.expire_background();
+        assert!(lease(&gate, 1).is_none(), "another one has ended");
         let usage = Usage { prompt_tokens: 300, output_tokens: 300, cached_tokens: None };
-        gateway.end_background(1, Some(usage));
-        gateway.end_background(1, Some(usage));
-        assert!(lease(&gateway, 600).is_none(), "600 of 1,000 tokens are used");
-        let next = lease(&gateway, 300).unwrap();
-        gateway.keep_in_background(Some(1), 7, next);
-        assert!(gateway.admission_gate.background.next_expired(gateway.now()).is_none());
-        let later = gateway.now() + RUNNING_MAX.into();
-        assert!(gateway.admission_gate.background.next_expired(later).is_some(), "its time is over");
-        assert!(gateway.admission_gate.background.next_expired(later).is_none());
+        gate.end_background(1, Some(usage));
+        gate.end_background(1, Some(usage));
+        assert!(lease(&gate, 600).is_none(), "600 of 1,000 tokens are used");
+        let next = lease(&gate, 300).unwrap();
+        gate.keep_in_background(Some(1), 7, next);
+        assert!(gate.background.next_expired(gate.clock.now()).is_none());
+        let later = gate.clock.now() + RUNNING_MAX.into();
+        assert!(gate.background.next_expired(later).is_some(), "its time is over");
+        assert!(gate.background.next_expired(later).is_none());
     }
 }

@@ -8,7 +8,7 @@ use warmroute_types::{AT_LEAST_1, BadSetting, OptionValue, check_settings};
 use warmroute_wire::Dialer;
 
 use crate::Token;
-use crate::admission_gate::AdmissionConfig;
+use crate::admission_config::AdmissionConfig;
 use crate::cache_salt::CacheSalt;
 use crate::cached_tokens::CachedTokens;
 use crate::continuation::ContinueStreams;

@@ -25,6 +25,7 @@ use crate::drain::Drain;
 use crate::early_lease::EarlyLease;
 use crate::fallback_response::{FallbackResponse, read_rejection};
 use crate::first_byte_wait::FirstByteWait;
+use crate::forwarding::Forwarding;
 use crate::framing::Framing;
 use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
@@ -51,7 +52,7 @@ const STALE_WITHIN: Duration = Duration::from_millis(20);
 
 /// One request on its way to a worker, across all its attempts.
 pub(crate) struct Dispatch {
-    gateway: Arc<Gateway>,
+    forwarding: Arc<Forwarding>,
     /// The settings in force when the request arrived.
     config: Arc<Config>,
     api: Api,
@@ -97,7 +98,7 @@ async fn read(
     let named = stored_objects::named_object(&parts.method, parts.uri.path());
     let early = match body.is_end_stream() {
         true => Ok(None),
-        false => EarlyLease::take(gateway, &config.admission, &parts.headers, tenant, named).await,
+        false => EarlyLease::take(&gateway.gate, &config.admission, &parts.headers, tenant, named).await,
     };
     let early = match early {
         Ok(early) => early,
@@ -108,7 +109,8 @@ async fn read(
         }
     };
     let arriving = connection.map(OpenConnection::begin_body);
-    let received = intake::receive(&parts.method, api, &parts.headers, body, gateway, config, tenant).await;
+    let received =
+        intake::receive(&parts.method, api, &parts.headers, body, &gateway.reader, config, tenant).await;
     if received.is_err() {
         connection.iter().for_each(|connection| connection.refuse());
     }
@@ -145,22 +147,23 @@ impl Dispatch {
         });
         // Only this future has the request yet.
         let parsed = Arc::get_mut(&mut intake.request).ok_or(GatewayError::NotReady)?;
-        stored_objects::settle(parsed, gateway, &parts.method, parts.uri.path(), tenant).await?;
+        stored_objects::settle(parsed, &gateway.gate, &parts.method, parts.uri.path(), tenant).await?;
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
-        let avoid = routing::all_but_stored(gateway, &intake.request);
+        let avoid = routing::all_but_stored(&gateway.router, &intake.request);
         let queue = log.begin_queue();
-        let ttft_budget = permit::ttft_budget(gateway, &config.admission, &parts.headers, tenant)?;
+        let ttft_budget = permit::ttft_budget(&gateway.gate, &config.admission, &parts.headers, tenant)?;
         let (admission, request_headers) = (&config.admission, &parts.headers);
         let entry = Entry { early, budget: ttft_budget };
         let permit =
-            permit::admit(gateway, admission, request_headers, tenant, &intake.request, entry, &avoid).await;
+            permit::admit(&gateway.gate, admission, request_headers, tenant, &intake.request, entry, &avoid)
+                .await;
         let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
         if let (RequestBody::Buffered(body), Some(source)) =
-            (&intake.body, intake.request.prompt_source(api, &gateway.alignments))
+            (&intake.body, intake.request.prompt_source(api, &gateway.reader.alignments))
         {
-            gateway.prefixes.observe(body, source, received);
+            gateway.forwarding.observers.prefixes.observe(body, source, received);
         }
-        gateway.retries.earn(received);
+        gateway.forwarding.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         if intake.request.cached_tokens == CachedTokens::Hidden || intake.request.stored.named.is_some() {
             // The gateway reads the answer.
@@ -168,7 +171,7 @@ impl Dispatch {
         }
         headers::set_credentials(&mut parts.headers, &config, tenant);
         Ok(Box::new(Dispatch {
-            gateway: Arc::clone(gateway),
+            forwarding: Arc::clone(&gateway.forwarding),
             config,
             api,
             method: parts.method,
@@ -227,10 +230,10 @@ impl Dispatch {
         let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
         let request_id = Some(&self.request_id);
         let mut attempt =
-            Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
+            Attempt::new(&self.forwarding, request, decision, self.received, request_id, drain, log);
         attempt.set_ttft_due(self.ttft_budget.map(|budget| budget.due));
         attempt.span.inject(&mut self.headers);
-        let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
+        let upstream = self.forwarding.upstreams.get_or_create(&attempt.decision.worker);
         let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
         Ok((attempt, upstream))
     }
@@ -252,7 +255,7 @@ impl Dispatch {
     fn has_no_worker(&self) -> bool {
         let request = &self.intake.request;
         let vacancy = |avoid: Vec<WorkerId>| {
-            self.gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(&avoid))
+            self.forwarding.router.inspect().vacancy(request.model.as_deref(), request.usable(&avoid))
         };
         self.excluded_workers().is_ok_and(|avoid| vacancy(avoid) == Vacancy::NoWorker)
     }
@@ -277,9 +280,9 @@ impl Dispatch {
     fn may_retry(&self) -> bool {
         let has_attempts = self.failed_workers.len() < self.config.retries_max as usize;
         let is_possible = has_attempts && self.intake.body.can_resend();
-        let is_allowed = is_possible && self.gateway.retries.has_room(self.gateway.now());
+        let is_allowed = is_possible && self.forwarding.retries.has_room(self.forwarding.clock.now());
         if is_possible && !is_allowed {
-            self.gateway.metrics.count_denied_retry();
+            self.forwarding.observers.metrics.count_denied_retry();
         }
         is_allowed
     }
@@ -287,12 +290,12 @@ impl Dispatch {
     /// Takes a retry from the budget that all requests share. First attempts are free, and so are attempts after failed
     /// connects: nothing was sent, so nothing is sent twice.
     fn spend_retry(&self, decision: Box<Decision>) -> Result<Box<Decision>, GatewayError> {
-        if self.workers_reached > 0 && self.gateway.retries.spend(self.gateway.now()).is_err() {
-            self.gateway.metrics.count_denied_retry();
+        if self.workers_reached > 0 && self.forwarding.retries.spend(self.forwarding.clock.now()).is_err() {
+            self.forwarding.observers.metrics.count_denied_retry();
             return Err(GatewayError::NotReady);
         }
         if !self.failed_workers.is_empty() {
-            self.gateway.metrics.count_retry();
+            self.forwarding.observers.metrics.count_retry();
         }
         Ok(decision)
     }
@@ -304,7 +307,8 @@ impl Dispatch {
         let Some(fallback) = self.fallback.take() else {
             return Err(self.intake.request.stored.explain(refusal));
         };
-        self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));
+        let Forwarding { clock, observers, .. } = &*self.forwarding;
+        observers.metrics.observe_request_end(clock.now().since(self.received));
         fallback.into_result()
     }
 
@@ -347,7 +351,7 @@ impl Dispatch {
 
     /// Logs a response with which a worker refuses or fails the request.
     fn log_worker_error(&self, attempt: &Attempt, status: u16, what: &'static str) {
-        if let Some(left_out) = self.gateway.throttles.worker_errors.take(self.gateway.now()) {
+        if let Some(left_out) = self.forwarding.observers.worker_errors.take(self.forwarding.clock.now()) {
             let (request, worker) = (attempt.request_id(), &attempt.decision.worker.label);
             tracing::info!(request, %worker, status, left_out, "{what}");
         }
@@ -363,22 +367,22 @@ impl Dispatch {
     fn route(&self) -> Result<Box<Decision>, GatewayError> {
         let excluded = self.excluded_workers()?;
         let request_id = Some(&self.request_id);
-        let decision = routing::route(&self.gateway, &self.intake.request, &excluded, request_id)?;
+        let decision = routing::route(&self.forwarding, &self.intake.request, &excluded, request_id)?;
         if let Some(budget) = self.ttft_budget {
             let expected_ttft = routing::expected_ttft_of(&decision);
             // A refused decision is dropped, and its booking with it.
             let cached_tokens = self.intake.request.cached_tokens;
-            ttft_budget::check(budget, expected_ttft, self.gateway.now(), cached_tokens)?;
-            self.gateway.admission_gate.typical_ttft.learn(expected_ttft.total());
+            ttft_budget::check(budget, expected_ttft, self.forwarding.clock.now(), cached_tokens)?;
+            self.forwarding.gate.typical_ttft.learn(expected_ttft.total());
         }
         Ok(decision)
     }
 
     /// Workers that failed; if the request needs one worker, also all other workers.
     fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
-        let mut excluded = routing::all_but_stored(&self.gateway, &self.intake.request);
+        let mut excluded = routing::all_but_stored(&self.forwarding.router, &self.intake.request);
         if let Some(requested_worker) = &self.requested_worker {
-            excluded.extend(routing::all_but(&self.gateway, requested_worker)?);
+            excluded.extend(routing::all_but(&self.forwarding.router, requested_worker)?);
         }
         excluded.extend_from_slice(&self.failed_workers);
         Ok(excluded)
@@ -390,7 +394,7 @@ impl Dispatch {
         upstream: &Upstream,
         worker: &Worker,
     ) -> Result<StartedResponse, UpstreamError> {
-        let gateway = Arc::clone(&self.gateway);
+        let forwarding = Arc::clone(&self.forwarding);
         let (deadline, wait) = (self.deadline, self.first_byte_wait(worker));
         // The future takes kilobytes. Boxed, it is not copied into the futures that await it.
         let mut sending = Box::pin(self.send_once(upstream));
@@ -402,7 +406,7 @@ impl Dispatch {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(UpstreamError::RequestTimeout);
             }
-            wait.check(&gateway)?;
+            wait.check(&forwarding)?;
         }
     }
 
@@ -469,7 +473,7 @@ impl Dispatch {
         let was_sent = !error.is_unreachable() && !matches!(error, UpstreamError::OwnShortage(_));
         self.workers_reached += u32::from(was_sent);
         if error.is_unreachable() {
-            blame_worker(&self.gateway, &worker, error);
+            blame_worker(&self.forwarding.router, self.forwarding.clock, &worker, error);
         } else if error.is_worker_fault() {
             self.suspect(worker);
         }
@@ -479,7 +483,12 @@ impl Dispatch {
     /// Notes that a worker failed on this request. Either may be at fault: the worker is blamed if another worker
     /// serves the request, or if it fails on other requests too.
     fn suspect(&mut self, worker: Arc<Worker>) {
-        suspect_worker(&self.gateway, &worker, self.intake.body.fingerprint());
+        suspect_worker(
+            &self.forwarding.router,
+            self.forwarding.clock,
+            &worker,
+            self.intake.body.fingerprint(),
+        );
         self.suspects.push(worker);
     }
 
@@ -535,7 +544,7 @@ impl Dispatch {
         };
         params.is_continuable = self.may_be_continued(&params);
         let relay = Relay::new(
-            Arc::clone(&self.gateway),
+            Arc::clone(&self.forwarding),
             upstream,
             attempt,
             started.response,
@@ -567,7 +576,8 @@ impl Dispatch {
     /// Blames the workers that failed a request which another one serves.
     fn blame_suspects(&mut self) {
         let suspects = std::mem::take(&mut self.suspects);
-        suspects.iter().for_each(|worker| blame_worker(&self.gateway, worker, &UpstreamError::Closed));
+        let (router, clock) = (&self.forwarding.router, self.forwarding.clock);
+        suspects.iter().for_each(|worker| blame_worker(router, clock, worker, &UpstreamError::Closed));
     }
 }
 

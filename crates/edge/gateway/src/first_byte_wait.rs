@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use warmroute_router::Vacancy;
 use warmroute_types::WorkerId;
 
-use crate::gateway::Gateway;
+use crate::forwarding::Forwarding;
 use crate::parsed_request::ParsedRequest;
 use crate::upstream::UpstreamError;
 
@@ -45,21 +45,58 @@ impl FirstByteWait {
     }
 
     /// Fails if the wait is over.
-    pub(crate) fn check(&self, gateway: &Gateway) -> Result<(), UpstreamError> {
+    pub(crate) fn check(&self, forwarding: &Forwarding) -> Result<(), UpstreamError> {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             return Err(UpstreamError::FirstByteTimeout);
         }
-        if gateway.router.inspect().is_unreachable(self.worker) && self.has_alternative(gateway) {
+        if forwarding.router.inspect().is_unreachable(self.worker) && self.has_alternative(forwarding) {
             return Err(UpstreamError::Unhealthy);
         }
         Ok(())
     }
 
-    fn has_alternative(&self, gateway: &Gateway) -> bool {
+    fn has_alternative(&self, forwarding: &Forwarding) -> bool {
         let is_free = |avoid: &Vec<WorkerId>| {
             let usable = self.request.usable(avoid);
-            gateway.router.inspect().vacancy(self.request.model.as_deref(), usable) == Vacancy::Free
+            forwarding.router.inspect().vacancy(self.request.model.as_deref(), usable) == Vacancy::Free
         };
-        self.avoid.as_ref().is_some_and(is_free) && gateway.retries.has_room(gateway.now())
+        self.avoid.as_ref().is_some_and(is_free) && forwarding.retries.has_room(forwarding.clock.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warmroute_fleet::{Models, ProbeResult};
+    use warmroute_policy::Standard;
+    use warmroute_router::{Change, Router};
+    use warmroute_types::{Address, Micros};
+
+    use crate::forwarding::tests::forwarding;
+
+    /// Adds a worker that has answered a probe, and then so many not.
+    fn join(router: &Router<Standard>, url: &str, failures: usize) -> WorkerId {
+        router.join(Address::new(url), Models::Any).unwrap();
+        let workers = router.inspect().workers();
+        let worker = &workers.iter().find(|view| view.worker.address.url == url).unwrap().worker;
+        let failed = std::iter::repeat_n(ProbeResult::Failed, failures);
+        for result in std::iter::once(ProbeResult::Answered).chain(failed) {
+            router.apply(Change::Probed { worker: Arc::clone(worker), result, at: Micros::from_secs(1) });
+        }
+        worker.id
+    }
+
+    #[test]
+    fn a_request_leaves_an_unreachable_worker_only_for_another_one() {
+        let policy: Standard = "random".parse().unwrap();
+        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
+        let dead = join(&router, "http://dead", 10);
+        let forwarding = forwarding(Arc::clone(&router));
+        let wait = |avoid| FirstByteWait::new(Arc::default(), dead, None, avoid);
+        assert!(wait(Some(vec![dead])).check(&forwarding).is_ok(), "it is the only one");
+        join(&router, "http://ready", 0);
+        assert!(wait(None).check(&forwarding).is_ok(), "the request cannot be sent again");
+        let left = wait(Some(vec![dead])).check(&forwarding);
+        assert!(matches!(left, Err(UpstreamError::Unhealthy)));
     }
 }

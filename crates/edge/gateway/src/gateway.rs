@@ -1,68 +1,55 @@
 //! State shared by all requests.
 
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::sync::mpsc;
+use warmroute_admission::LimitMessage;
 use warmroute_fleet::RetryBudget;
 use warmroute_otel::Tracer;
+use warmroute_peers::Envelope;
 use warmroute_policy::Standard;
 use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Matching, Router};
 use warmroute_types::{Address, Micros, RouterId};
 
-use crate::admission_gate::{AdmissionGate, Waiter};
+use crate::admission_gate::AdmissionGate;
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::body_budget::BodyMemory;
-use crate::clock::EPOCH;
-use crate::console::state::Console;
+use crate::clock::Clock;
 use crate::current::Current;
+use crate::fleet_notes::FleetNotes;
+use crate::forwarding::Forwarding;
 use crate::gateway_error::GatewayError;
-use crate::history::History;
 use crate::keys::{Keys, Tenant};
-use crate::log_throttles::LogThrottles;
+use crate::log_sinks::LogSinks;
 use crate::metrics::{Metrics, Reload};
-use crate::peer_transport::{PeerTransport, TransportStats};
-use crate::prefix_observer::PrefixObserver;
+use crate::observers::Observers;
+use crate::peer_link::PeerLink;
+use crate::peer_transport::PeerTransport;
+use crate::request_reader::RequestReader;
 use crate::response_report::PickReport;
 use crate::upstream::Upstreams;
-use crate::worker_texts::WorkerTexts;
 use crate::{Config, ConfigError};
 
-/// Reports that wait to be applied: about a second of a busy picker's.
-const REPORTS_MAX: usize = 4_096;
-
 /// The gateway: a router, connections to its workers, settings and metrics.
+///
+/// Each phase of a request gets its own part: the reader, the gate, then forwarding. Only the top of a request's path
+/// knows the whole.
 pub struct Gateway {
     pub(crate) router: Arc<Router<Standard>>,
-    config: Current<Config>,
+    pub(crate) clock: Clock,
+    settings: Arc<Current<Config>>,
     /// `None`: requests need no API key.
     keys: Arc<Current<Option<Keys>>>,
-    pub(crate) upstreams: Arc<Upstreams>,
-    pub(crate) metrics: Metrics,
-    pub(crate) alignments: Alignments,
-    pub(crate) recorder: Option<Arc<Recorder>>,
-    pub(crate) access_log: Option<Arc<AccessLog>>,
-    pub(crate) tracer: Option<Arc<Tracer>>,
-    /// `http` or `https`, once clients are served.
-    client_scheme: OnceLock<&'static str>,
-    pub(crate) throttles: LogThrottles,
-    pub(crate) view_reasons: WorkerTexts,
-    pub(crate) probe_problems: WorkerTexts,
-    pub(crate) history: History,
-    pub(crate) console: Console,
-    pub(crate) prefixes: Arc<PrefixObserver>,
-    pub(crate) retries: RetryBudget,
-    pub(crate) admission_gate: Arc<AdmissionGate>,
-    pub(crate) body_memory: BodyMemory,
-    /// The transport to peer routers, if state is shared.
-    transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
-    /// Takes other pickers' reports, once the endpoint picker runs.
-    reports: OnceLock<mpsc::Sender<PickReport>>,
-    /// Set once all sources have listed their workers, or one is ready.
-    workers_known: OnceLock<()>,
-    start: Instant,
+    pub(crate) reader: RequestReader,
+    pub(crate) gate: Arc<AdmissionGate>,
+    pub(crate) forwarding: Arc<Forwarding>,
+    pub(crate) log_sinks: LogSinks,
+    pub(crate) peers: Arc<PeerLink>,
+    pub(crate) fleet_notes: Arc<FleetNotes>,
 }
 
 /// What a gateway writes down about requests. By default nothing.
@@ -87,42 +74,45 @@ impl Gateway {
         let (recorder, access_log) = (records.trace.map(Arc::new), records.access_log.map(Arc::new));
         let tracer = records.tracer.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
-        let admission_gate = Arc::new(AdmissionGate::new(&config.admission));
-        let keys = Arc::new(Current::new(None));
+        let (clock, peers) = (Clock::start(), Arc::<PeerLink>::default());
+        let (settings, keys) = (Arc::new(Current::new(config)), Arc::new(Current::new(None)));
+        let gate = AdmissionGate::new(Arc::clone(&router), Arc::clone(&settings), clock, Arc::clone(&peers));
+        let gate = Arc::new(gate);
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
-        metrics.watch_admission(&admission_gate, &keys);
+        metrics.watch_admission(&gate, &keys);
         metrics.watch_access_log(access_log.as_ref());
         let prefixes = metrics.watch_prefixes();
         metrics.watch_tracer(tracer.as_ref());
-        let (alignments, view_reasons, probe_problems, history) = Default::default();
-        let (retries, transport, throttles, console) = Default::default();
-        let start = Instant::now();
-        let body_memory = BodyMemory::new(metrics.body_bytes.clone());
-        metrics.watch_peers(&router, &transport, start);
+        metrics.watch_peers(&router, &peers, clock);
+        let reader = RequestReader {
+            router: Arc::clone(&router),
+            alignments: Alignments::default(),
+            body_memory: BodyMemory::new(metrics.body_bytes.clone()),
+            unrendered: metrics.unrendered.clone(),
+            records_trace: recorder.is_some(),
+        };
+        let (history, console, worker_errors) = Default::default();
+        let forwarding = Arc::new(Forwarding {
+            router: Arc::clone(&router),
+            clock,
+            peers: Arc::clone(&peers),
+            upstreams,
+            retries: RetryBudget::default(),
+            gate: Arc::clone(&gate),
+            observers: Observers { metrics, history, console, prefixes, recorder, worker_errors },
+        });
+        let (log_sinks, fleet_notes) = (LogSinks::new(access_log, tracer, clock), Arc::default());
         Ok(Arc::new(Gateway {
             router,
-            config: Current::new(config),
+            clock,
+            settings,
             keys,
-            upstreams,
-            metrics,
-            alignments,
-            recorder,
-            access_log,
-            tracer,
-            client_scheme: OnceLock::new(),
-            throttles,
-            view_reasons,
-            probe_problems,
-            history,
-            console,
-            prefixes,
-            retries,
-            admission_gate,
-            body_memory,
-            transport,
-            reports: OnceLock::new(),
-            workers_known: OnceLock::new(),
-            start,
+            reader,
+            gate,
+            forwarding,
+            log_sinks,
+            peers,
+            fleet_notes,
         }))
     }
 
@@ -133,16 +123,16 @@ impl Gateway {
 
     /// The current settings. A request reads them once, when it arrives.
     pub(crate) fn config(&self) -> Arc<Config> {
-        self.config.load()
+        self.settings.load()
     }
 
     /// Replaces the settings for new requests. Requests in flight keep the settings they started with.
     pub fn set_config(&self, config: Config) -> Result<(), ConfigError> {
         config.validate()?;
-        self.admission_gate.set_config(&config.admission);
-        self.config.set(config);
+        self.gate.set_config(&config.admission);
+        self.settings.set(config);
         // Higher limits may make room for waiting requests.
-        let waiting = self.admission_gate.waiting();
+        let waiting = self.gate.waiting();
         (0..waiting).take_while(|_| self.admit_next()).for_each(drop);
         Ok(())
     }
@@ -158,22 +148,14 @@ impl Gateway {
 
     /// Sends the last traces to their collector. Returns when that is done or the time is over.
     pub async fn flush_traces(&self, within: Duration) {
-        if let Some(tracer) = &self.tracer {
+        if let Some(tracer) = &self.log_sinks.tracer {
             tracer.flush(within).await;
         }
     }
 
-    pub(crate) fn set_client_scheme(&self, scheme: &'static str) {
-        _ = self.client_scheme.set(scheme);
-    }
-
-    pub(crate) fn client_scheme(&self) -> &'static str {
-        self.client_scheme.get().copied().unwrap_or("http")
-    }
-
     /// Counts a configuration reload.
     pub fn count_reload(&self, outcome: Reload) {
-        self.metrics.count_reload(outcome);
+        self.forwarding.observers.metrics.count_reload(outcome);
     }
 
     /// Whether requests need an API key.
@@ -192,109 +174,110 @@ impl Gateway {
 
     /// Sets the transport to peer routers. Later calls have no effect.
     pub fn set_peer_transport(&self, transport: Arc<dyn PeerTransport>) {
-        _ = self.transport.set(transport);
-    }
-
-    /// Tells the transport that a routing event should reach peer routers soon.
-    pub(crate) fn notify_peers(&self) {
-        self.transport.get().into_iter().for_each(|transport| transport.notify());
+        self.peers.set_transport(transport);
     }
 
     /// Tells the router that chose a worker what happened to the response.
     pub fn report(&self, to: RouterId, report: &PickReport) {
-        let envelope = self.router.peering().compose_report(to, report.encode());
-        if let (Some(envelope), Some(transport)) = (envelope, self.transport.get()) {
-            transport.send(envelope);
+        if let Some(envelope) = self.router.peering().compose_report(to, report.encode()) {
+            self.peers.send(envelope);
         }
     }
 
     /// Takes a peer's report about a request that this router has routed.
     pub fn receive_report(&self, message: &[u8]) {
-        if let (Some(report), Some(reports)) = (PickReport::decode(message), self.reports.get()) {
-            // A full queue drops the report, as the transport does. The pick then ends without it.
-            _ = reports.try_send(report);
-        }
+        self.peers.receive_report(message);
     }
 
     /// Peers' reports from now on. `None` after the first call.
     pub fn pick_reports(&self) -> Option<mpsc::Receiver<PickReport>> {
-        let (reports, received) = mpsc::channel(REPORTS_MAX);
-        self.reports.set(reports).ok().map(|()| received)
+        self.peers.pick_reports()
     }
 
-    pub(crate) fn transport_stats(&self) -> Option<TransportStats> {
-        self.transport.get().map(|transport| transport.stats())
+    /// Shares tenants' limits with other routers. `seed` is the same on all of them.
+    pub fn share_limits(&self, me: RouterId, seed: u64) {
+        self.gate.share_limits(me, seed);
+    }
+
+    /// Messages about limits that are due, to these routers. Call it at least every 100 ms while limits are shared.
+    pub fn compose_limits(&self, others: BTreeSet<RouterId>) -> Vec<Envelope> {
+        self.gate.compose_limits(others)
+    }
+
+    /// Whether limits are shared with this router.
+    pub fn shares_limits_with(&self, router: RouterId) -> bool {
+        self.gate.shares_limits_with(router)
+    }
+
+    /// Messages about limits that requests have caused.
+    pub fn take_limit_messages(&self) -> Vec<Envelope> {
+        self.gate.limits.take_messages()
+    }
+
+    /// Takes another router's messages about limits; returns the answers.
+    pub fn receive_limits(&self, from: RouterId, messages: Vec<LimitMessage>) -> Vec<Envelope> {
+        self.gate.receive_limits(from, messages)
     }
 
     /// Notes that the workers are known: a request that finds none will find none later either.
     pub fn note_workers_known(&self) {
-        _ = self.workers_known.set(());
+        self.fleet_notes.set_workers_known();
     }
 
     /// Whether the workers are known, or requests wait until they are.
     pub fn are_workers_known(&self) -> bool {
-        self.workers_known.get().is_some() || self.config().admission.waits_for_workers()
+        self.fleet_notes.are_workers_known() || self.config().admission.waits_for_workers()
     }
 
     /// Retries left in the shared budget. A handover passes the number to [`Gateway::inherit_retries`].
     pub fn retries_left(&self) -> u64 {
-        self.retries.left(self.now())
+        self.forwarding.retries.left(self.now())
     }
 
     /// Takes over the retry budget of the process whose clients this process now serves.
     pub fn inherit_retries(&self, left: u64) {
-        self.retries.inherit(self.now(), left);
-    }
-
-    /// Time from process start to `at`.
-    pub(crate) fn since_start(&self, at: Micros) -> Micros {
-        at.since(EPOCH)
+        self.forwarding.retries.inherit(self.now(), left);
     }
 
     /// The router's clock.
     pub fn now(&self) -> Micros {
-        EPOCH + self.start.elapsed().into()
+        self.clock.now()
     }
 
     /// Registers how an engine formats prompts, so that requests for its models can be compared with its KV events.
     /// Returns how the engine's events are to be read.
     pub fn align(&self, engine: &str, format: PromptFormat) -> Result<Matching, TooManyFamilies> {
-        self.alignments.join(engine, format)
+        self.reader.alignments.join(engine, format)
     }
 
     /// Removes an engine's prompt format.
     pub fn unalign(&self, engine: &str) {
-        self.alignments.leave(engine);
+        self.reader.alignments.leave(engine);
     }
 
     /// Sets the text that `GET /workers` shows to explain a worker's cache view; `None` clears it.
     pub fn set_view_reason(&self, worker: &Address, why: Option<String>) {
-        self.view_reasons.set(worker, why);
+        self.fleet_notes.view_reasons.set(worker, why);
     }
 
     /// Sets the text that `GET /workers` shows about a worker's last probe; `None`: the probe succeeded.
     pub fn set_probe_problem(&self, worker: &Address, problem: Option<String>) {
-        self.probe_problems.set(worker, problem);
+        self.fleet_notes.probe_problems.set(worker, problem);
     }
 
     /// Admits the next waiting request if there is room, and returns whether there was one. Every request that ends does
     /// the same. Call it periodically to use workers that joined or recovered.
     pub fn admit_next(&self) -> bool {
-        let has_room = |waiter: &Waiter| {
-            let inspect = self.router.inspect();
-            let vacancy = inspect.vacancy(waiter.model.as_deref(), waiter.usable(inspect.joins()));
-            self.config().admission.may_wake(vacancy)
-        };
-        self.admission_gate.admit_next(has_room, || self.now())
+        self.gate.admit_next()
     }
 
     /// The metrics, as `GET /metrics` shows them.
     pub fn metrics_text(&self) -> String {
-        self.metrics.encode().unwrap_or_default()
+        self.forwarding.observers.metrics.encode().unwrap_or_default()
     }
 
     /// Closes upstream connections that have been idle for too long. Call it every few seconds.
     pub fn prune_connections(&self) {
-        self.upstreams.prune();
+        self.forwarding.upstreams.prune();
     }
 }

@@ -14,11 +14,11 @@ use crate::body_budget::BodyBudget;
 use crate::body_deadline::{BodyDeadline, DISCARD_BYTES_MAX, FIRST_PART_BYTES, discard, discard_refused};
 use crate::engine_fields::{self, FieldPolicy};
 use crate::form_fields::{self, FormScan};
-use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::json_start::{ENCODING_BYTES, begins_object, is_lines};
 use crate::keys::Tenant;
 use crate::parsed_request::{ParseContext, ParsedRequest, UsageDemand, cached_tokens_for};
+use crate::request_reader::RequestReader;
 use crate::upstream_body::{BufferedBody, Upload, UploadFailure, UploadStatus, UpstreamBody};
 
 /// A parsed request and its body.
@@ -92,11 +92,11 @@ pub(crate) async fn receive(
     api: Api,
     headers: &HeaderMap,
     body: Incoming,
-    gateway: &Gateway,
+    reader: &RequestReader,
     config: &Config,
     tenant: Option<&Tenant>,
 ) -> Result<Intake, GatewayError> {
-    let mut budget = gateway.body_memory.share(config, tenant);
+    let mut budget = reader.body_memory.share(config, tenant);
     let (mut body, mut deadline) = (body, BodyDeadline::new(config.timeouts.body));
     let mut start = None;
     if !is_json(method, api, headers) {
@@ -107,7 +107,7 @@ pub(crate) async fn receive(
     }
     let bytes = buffer(start, body, headers, config.body_bytes_max, deadline, &mut budget).await?;
     let usage = UsageDemand::of(config, tenant);
-    let context = ParseContext { api, headers, gateway, config, tenant, usage };
+    let context = ParseContext { api, headers, reader, config, tenant, usage };
     let (request, body) = parse(&bytes, context).await?;
     Ok(Intake { request: Arc::new(request), body: RequestBody::Buffered(body), budget })
 }
@@ -382,6 +382,61 @@ async fn next_chunk(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::alignments::PromptFormat;
+    use crate::matching::tests::byte_level;
+    use crate::request_reader::tests::reader;
+
+    async fn parsed(
+        api: Api,
+        json: &'static str,
+        reader: &RequestReader,
+        config: &Config,
+    ) -> Result<(ParsedRequest, BufferedBody), GatewayError> {
+        let (headers, usage) = (&HeaderMap::new(), UsageDemand::None);
+        let context = ParseContext { api, headers, reader, config, tenant: None, usage };
+        parse(&Bytes::from_static(json.as_bytes()), context).await
+    }
+
+    #[tokio::test]
+    async fn a_prompt_has_keys_only_where_a_policy_looks_at_caches() {
+        let json = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
+        for (policy, has_keys) in [("expected_ttft", true), ("random", false)] {
+            let (request, _) = parsed(Api::Chat, json, &reader(policy), &Config::default()).await.unwrap();
+            assert_eq!(request.prompt.is_some(), has_keys, "{policy}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_field_that_decides_may_not_be_repeated() {
+        let json = r#"{"model":"a","model":"b","prompt":"hello"}"#;
+        let refused = parsed(Api::Completions, json, &reader("random"), &Config::default()).await;
+        assert!(matches!(refused, Err(GatewayError::RepeatedField("model"))));
+    }
+
+    #[tokio::test]
+    async fn an_alias_stands_for_its_model_in_the_request_and_in_its_body() {
+        let aliases = [("short".to_owned(), "long/name".to_owned())].into();
+        let config = Config { aliases, ..Config::default() };
+        let json = r#"{"model":"short","prompt":"hello"}"#;
+        let (request, body) = parsed(Api::Completions, json, &reader("random"), &config).await.unwrap();
+        assert_eq!(request.model.as_deref(), Some("long/name"));
+        assert_eq!(body.concat(), br#"{"model":"long/name","prompt":"hello"}"#);
+    }
+
+    #[tokio::test]
+    async fn several_prompts_are_counted_only_where_the_models_format_is_known() {
+        let (reader, config) = (reader("expected_ttft"), Config::default());
+        let json = r#"{"model":"m","prompt":["one","two"]}"#;
+        parsed(Api::Completions, json, &reader, &config).await.unwrap();
+        assert_eq!(reader.unrendered.of("several_prompts"), 0);
+        let (names, presumed_apis) = (vec!["m".to_owned()], Vec::new());
+        let format = PromptFormat { names, fingerprint: 1, matching: byte_level(), presumed_apis };
+        reader.alignments.join("engine", format).unwrap();
+        let (request, _) = parsed(Api::Completions, json, &reader, &config).await.unwrap();
+        assert!(request.prompt.is_none());
+        assert_eq!(reader.unrendered.of("several_prompts"), 1);
+    }
 
     #[test]
     fn the_model_is_read_from_the_start_of_a_form() {

@@ -16,6 +16,7 @@
 
 mod accept;
 mod admin;
+mod admission_config;
 mod admission_gate;
 mod alignments;
 mod answer_state;
@@ -46,7 +47,9 @@ mod event_splitter;
 mod fallback_response;
 mod first_byte_wait;
 mod first_token;
+mod fleet_notes;
 mod form_fields;
+mod forwarding;
 mod framing;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -62,14 +65,17 @@ mod json_start;
 mod json_walk;
 mod keys;
 mod limit_exchange;
+mod line_throttle;
 mod listener_limits;
-mod log_throttles;
+mod log_sinks;
 mod matching;
 mod meta_info;
 mod metrics;
 mod models;
+mod observers;
 mod open_connections;
 mod parsed_request;
+mod peer_link;
 mod peer_transport;
 mod peers_page;
 mod permit;
@@ -83,6 +89,7 @@ mod relay;
 #[cfg(test)]
 mod release_tests;
 mod request_log;
+mod request_reader;
 mod request_spans;
 mod response_body;
 mod response_content;
@@ -114,7 +121,7 @@ mod write_stall;
 
 pub use accept::accept_until_drained;
 pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink};
-pub use admission_gate::{AdmissionConfig, WorkerLimit};
+pub use admission_config::{AdmissionConfig, WorkerLimit};
 pub use alignments::{PromptFormat, TooManyFamilies};
 pub use cache_salt::CacheSalt;
 pub use cached_tokens::CachedTokens;

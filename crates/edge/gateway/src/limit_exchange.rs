@@ -7,42 +7,66 @@ use warmroute_admission::{Exceeded, ExpectedTokens, Lease, LeaseRequest, Limit, 
 use warmroute_peers::Envelope;
 use warmroute_types::RouterId;
 
-use crate::gateway::Gateway;
+use crate::admission_gate::AdmissionGate;
 
-/// Asks whether a request may run, and waits for the tenant's home to answer. It takes the place of a lease that it has
-/// already.
-pub(crate) async fn reserve(
-    gateway: &Gateway,
-    tenant: u64,
-    limits: Limits,
-    expected: ExpectedTokens,
-    instead_of: Option<Lease>,
-) -> Result<Lease, Exceeded> {
-    let shared = &gateway.admission_gate.limits.shared;
-    let (answer, answered) = oneshot::channel();
-    let asked = {
-        let mut shared = shared.lock();
-        instead_of.iter().for_each(|lease| shared.give_back(lease));
-        shared.ask(tenant, limits, expected, answer, gateway.now())
-    };
-    let id = match asked {
-        LeaseRequest::Decided(decision) => return decision,
-        LeaseRequest::Pending(id) => id,
-    };
-    gateway.notify_peers();
-    let mut wait = PendingAsk { gateway, id, answered: Some(answered) };
-    let Some(answered) = wait.answered.as_mut() else { return Err(NO_ANSWER) };
-    let decision = answered.await;
-    wait.answered = None;
-    decision.unwrap_or(Err(NO_ANSWER))
+impl AdmissionGate {
+    /// Asks whether a request may run, and waits for the tenant's home to answer. It takes the place of a lease that it
+    /// has already.
+    pub(crate) async fn reserve(
+        &self,
+        tenant: u64,
+        limits: Limits,
+        expected: ExpectedTokens,
+        instead_of: Option<Lease>,
+    ) -> Result<Lease, Exceeded> {
+        let shared = &self.limits.shared;
+        let (answer, answered) = oneshot::channel();
+        let asked = {
+            let mut shared = shared.lock();
+            instead_of.iter().for_each(|lease| shared.give_back(lease));
+            shared.ask(tenant, limits, expected, answer, self.clock.now())
+        };
+        let id = match asked {
+            LeaseRequest::Decided(decision) => return decision,
+            LeaseRequest::Pending(id) => id,
+        };
+        self.peers.notify();
+        let mut wait = PendingAsk { gate: self, id, answered: Some(answered) };
+        let Some(answered) = wait.answered.as_mut() else { return Err(NO_ANSWER) };
+        let decision = answered.await;
+        wait.answered = None;
+        decision.unwrap_or(Err(NO_ANSWER))
+    }
+
+    /// Shares tenants' limits with other routers. `seed` is the same on all of them.
+    pub(crate) fn share_limits(&self, me: RouterId, seed: u64) {
+        self.set_seed(seed);
+        self.limits.join(me);
+    }
+
+    /// Messages about limits that are due, to these routers.
+    pub(crate) fn compose_limits(&self, others: BTreeSet<RouterId>) -> Vec<Envelope> {
+        self.expire_background();
+        self.limits.tick(others, self.clock.now())
+    }
+
+    /// Whether limits are shared with this router.
+    pub(crate) fn shares_limits_with(&self, router: RouterId) -> bool {
+        self.limits.shared.lock().has_member(router)
+    }
+
+    /// Takes another router's messages about limits; returns the answers.
+    pub(crate) fn receive_limits(&self, from: RouterId, messages: Vec<LimitMessage>) -> Vec<Envelope> {
+        self.limits.receive(from, messages, self.clock.now())
+    }
 }
 
-/// The sender of an answer is dropped only with the gateway.
+/// The sender of an answer is dropped only with the gate.
 const NO_ANSWER: Exceeded = Exceeded { limit: Limit::Requests, retry_after_s: 1 };
 
 /// A request that waits for an answer. A client that leaves meanwhile returns what is granted.
 struct PendingAsk<'a> {
-    gateway: &'a Gateway,
+    gate: &'a AdmissionGate,
     id: u64,
     /// `None` once it is answered.
     answered: Option<oneshot::Receiver<Result<Lease, Exceeded>>>,
@@ -51,40 +75,11 @@ struct PendingAsk<'a> {
 impl Drop for PendingAsk<'_> {
     fn drop(&mut self) {
         let Some(mut answered) = self.answered.take() else { return };
-        let mut shared = self.gateway.admission_gate.limits.shared.lock();
+        let mut shared = self.gate.limits.shared.lock();
         shared.cancel(self.id);
         answered.close();
         if let Ok(Ok(lease)) = answered.try_recv() {
             shared.give_back(&lease);
         }
-    }
-}
-
-impl Gateway {
-    /// Shares tenants' limits with other routers. `seed` is the same on all of them.
-    pub fn share_limits(&self, me: RouterId, seed: u64) {
-        self.admission_gate.set_seed(seed);
-        self.admission_gate.limits.join(me);
-    }
-
-    /// Messages about limits that are due, to these routers. Call it at least every 100 ms while limits are shared.
-    pub fn compose_limits(&self, others: BTreeSet<RouterId>) -> Vec<Envelope> {
-        self.expire_background();
-        self.admission_gate.limits.tick(others, self.now())
-    }
-
-    /// Whether limits are shared with this router.
-    pub fn shares_limits_with(&self, router: RouterId) -> bool {
-        self.admission_gate.limits.shared.lock().has_member(router)
-    }
-
-    /// Messages about limits that requests have caused.
-    pub fn take_limit_messages(&self) -> Vec<Envelope> {
-        self.admission_gate.limits.take_messages()
-    }
-
-    /// Takes another router's messages about limits; returns the answers.
-    pub fn receive_limits(&self, from: RouterId, messages: Vec<LimitMessage>) -> Vec<Envelope> {
-        self.admission_gate.limits.receive(from, messages, self.now())
     }
 }

@@ -3,8 +3,7 @@
 //! Labels are bounded. Worker series are read from the fleet at each scrape, so they exist only while the worker
 //! belongs to the fleet. All other label values are constants.
 
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -25,10 +24,11 @@ use warmroute_types::{Micros, PrefixCache, WorkerState};
 use crate::admission_gate::AdmissionGate;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::cache_counts::CACHE_COUNTS;
+use crate::clock::Clock;
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::keys::Keys;
-use crate::peer_transport::PeerTransport;
+use crate::peer_link::PeerLink;
 use crate::prefix_observer::PrefixObserver;
 use crate::upstream::Upstreams;
 
@@ -43,6 +43,9 @@ mod shadows;
 mod tenants;
 mod traces;
 mod ttft;
+mod unrendered;
+
+pub(crate) use unrendered::UnrenderedPrompts;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DecisionLabels {
@@ -74,7 +77,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, Counter>,
     refusals: Family<ReasonLabel, Counter>,
-    unrendered: Family<ReasonLabel, Counter>,
+    pub(crate) unrendered: UnrenderedPrompts,
     reloads: Family<OutcomeLabel, Counter>,
     retries: Counter,
     retries_denied: Counter,
@@ -86,22 +89,6 @@ pub(crate) struct Metrics {
     first_token_seconds: Histogram,
     request_seconds: Histogram,
 }
-
-/// Reasons why a prompt cannot be rendered in its engine's format.
-const UNRENDERED: [&str; 12] = [
-    "api",
-    "busy",
-    "harmony",
-    "nothing_to_continue",
-    "no_template",
-    "own_template",
-    "setting",
-    "several_prompts",
-    "shape",
-    "template_failed",
-    "tokenizer_failed",
-    "unknown_token",
-];
 
 /// Histogram buckets in seconds, finest where routing matters.
 const SECONDS: [f64; 18] = [
@@ -124,7 +111,7 @@ impl Metrics {
             registry: Registry::default(),
             decisions: Family::default(),
             refusals: Family::default(),
-            unrendered: Family::default(),
+            unrendered: UnrenderedPrompts::default(),
             reloads: Family::default(),
             retries: Counter::default(),
             retries_denied: Counter::default(),
@@ -140,7 +127,6 @@ impl Metrics {
             .iter()
             .for_each(|outcome| _ = metrics.continuation_counter(outcome).inc_by(0));
         ["met", "missed"].iter().for_each(|outcome| _ = metrics.ttft_budget_counter(outcome).inc_by(0));
-        start_at_zero(&metrics.unrendered, &UNRENDERED);
         [Reload::Applied, Reload::Refused]
             .iter()
             .for_each(|outcome| _ = metrics.reload_counter(*outcome).inc_by(0));
@@ -180,13 +166,13 @@ impl Metrics {
     pub(crate) fn watch_peers(
         &mut self,
         router: &Arc<Router<Standard>>,
-        transport: &Arc<OnceLock<Arc<dyn PeerTransport>>>,
-        start: Instant,
+        peers: &Arc<PeerLink>,
+        clock: Clock,
     ) {
-        let saturation = saturation::SaturationCollector { router: Arc::clone(router), start };
+        let saturation = saturation::SaturationCollector { router: Arc::clone(router), clock };
         self.registry.register_collector(Box::new(saturation));
-        let (router, transport) = (Arc::clone(router), Arc::clone(transport));
-        self.registry.register_collector(Box::new(peers::PeerCollector { router, transport, start }));
+        let (router, peers) = (Arc::clone(router), Arc::clone(peers));
+        self.registry.register_collector(Box::new(peers::PeerCollector { router, peers, clock }));
     }
 
     fn register(&self, registry: &mut Registry) {
@@ -199,7 +185,7 @@ impl Metrics {
         registry.register(
             "unrendered",
             "Requests whose prompt could not be rendered in the engine's format, by reason",
-            self.unrendered.clone(),
+            self.unrendered.0.clone(),
         );
         registry.register("config_reloads", "Configuration reloads, by result", self.reloads.clone());
         registry.register("retries", "Requests sent to another worker after a failure", self.retries.clone());
@@ -238,10 +224,6 @@ impl Metrics {
 
     pub(crate) fn count_refusal(&self, reason: &'static str) {
         self.refusals.get_or_create(&ReasonLabel { reason }).inc();
-    }
-
-    pub(crate) fn count_unrendered(&self, reason: &'static str) {
-        self.unrendered.get_or_create(&ReasonLabel { reason }).inc();
     }
 
     fn reload_counter(&self, outcome: Reload) -> Counter {

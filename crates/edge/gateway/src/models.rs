@@ -6,22 +6,28 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use serde_json::{Value, json};
 use warmroute_fleet::{ModelCard, Models};
+use warmroute_policy::Standard;
+use warmroute_router::Router;
 use warmroute_types::WorkerState;
 
-use crate::gateway::Gateway;
+use crate::Config;
 use crate::gateway_error::GatewayError;
 use crate::response_body::ResponseBody;
 
 /// All models, including aliases.
-pub(crate) fn list(gateway: &Gateway) -> Response<ResponseBody> {
-    let cards: Vec<Value> = catalogue(gateway).iter().map(|(id, model)| model.card(id)).collect();
+pub(crate) fn list(router: &Router<Standard>, config: &Config) -> Response<ResponseBody> {
+    let cards: Vec<Value> = catalogue(router, config).iter().map(|(id, model)| model.card(id)).collect();
     answer(&json!({"object": "list", "data": cards}))
 }
 
 /// One model.
-pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<ResponseBody>, GatewayError> {
+pub(crate) fn one(
+    router: &Router<Standard>,
+    config: &Config,
+    id: &str,
+) -> Result<Response<ResponseBody>, GatewayError> {
     let unknown = || GatewayError::UnknownModel(id.to_owned());
-    let catalogue = catalogue(gateway);
+    let catalogue = catalogue(router, config);
     let model = catalogue.get(id).ok_or_else(unknown)?;
     Ok(answer(&model.card(id)))
 }
@@ -62,9 +68,9 @@ impl FleetModel {
 
 /// The models by the names that clients use. Models of unhealthy workers are listed too, so that the list does not
 /// change with every health check.
-fn catalogue(gateway: &Gateway) -> BTreeMap<String, FleetModel> {
+fn catalogue(router: &Router<Standard>, config: &Config) -> BTreeMap<String, FleetModel> {
     let mut catalogue: BTreeMap<String, FleetModel> = BTreeMap::new();
-    for view in gateway.router.inspect().workers() {
+    for view in router.inspect().workers() {
         let (Models::Named(names), true) = (&view.models, view.load.state != WorkerState::Draining) else {
             continue;
         };
@@ -73,7 +79,7 @@ fn catalogue(gateway: &Gateway) -> BTreeMap<String, FleetModel> {
             view.model_cards.iter().filter(|card| card.id == *name).for_each(|card| model.add(card));
         }
     }
-    for (alias, model) in &gateway.config().aliases {
+    for (alias, model) in &config.aliases {
         if let Some(model) = catalogue.get(model).cloned() {
             catalogue.insert(alias.clone(), model);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use warmroute_index::Digester;
 use warmroute_policy::Standard;
 use warmroute_prompt::{Api, Body};
 use warmroute_record::Sketch;
@@ -13,10 +14,10 @@ use warmroute_types::{Delivery, WorkerId};
 use crate::alignments::Alignments;
 use crate::cache_salt::takes_salt;
 use crate::cached_tokens::CachedTokens;
-use crate::gateway::Gateway;
 use crate::keys::Tenant;
 use crate::prefix_observer::PromptSource;
 use crate::prompt_keys::PromptKeys;
+use crate::request_reader::RequestReader;
 use crate::stored_use::StoredUse;
 use crate::tenant_tokens::TenantTokens;
 use crate::upstream_body::BufferedBody;
@@ -72,7 +73,7 @@ pub(crate) struct ParsedRequest {
 pub(crate) struct ParseContext<'a> {
     pub api: Api,
     pub headers: &'a HeaderMap,
-    pub gateway: &'a Gateway,
+    pub reader: &'a RequestReader,
     pub config: &'a Config,
     pub tenant: Option<&'a Tenant>,
     pub usage: UsageDemand,
@@ -123,11 +124,11 @@ impl ParsedRequest {
 
     /// Parses a request from its body and headers.
     pub(crate) async fn parse(body: &Body<'_>, context: ParseContext<'_>) -> ParsedRequest {
-        let ParseContext { api, headers, gateway, config, tenant, usage } = context;
-        let needs = |what: fn(&Standard) -> bool| gateway.router.inspect().needs(what);
+        let ParseContext { api, headers, reader, config, tenant, usage } = context;
+        let needs = |what: fn(&Standard) -> bool| reader.router.inspect().needs(what);
         let named = body.model();
         // Clients of `/generate` name no model.
-        let only = if api == Api::Generate { gateway.router.inspect().only_model() } else { None };
+        let only = if api == Api::Generate { reader.router.inspect().only_model() } else { None };
         let model = named.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
         let model = model.or(only.as_deref());
         // A prompt that continues a stored one, or several prompts, cannot be looked up.
@@ -135,21 +136,21 @@ impl ParsedRequest {
         let needs_overlap = needs(Standard::needs_overlap) && api != Api::Other;
         let is_looked_up = needs_overlap && is_one_prompt;
         if needs_overlap && !is_one_prompt {
-            count_unrendered_prompt(body, model, gateway);
+            count_unrendered_prompt(body, model, reader);
         }
         let injects = should_inject_usage(body, api, usage);
-        let digester = gateway.router.inspect().digester();
+        let digester = reader.router.inspect().digester();
         let cache_salt =
             tenant.and_then(|tenant| tenant.cache_salt(config.cache_salt, body.salt().as_deref(), digester));
         let prompt = match is_looked_up {
             true => Some(
-                PromptKeys::compute(body, api, model.unwrap_or_default(), cache_salt.as_deref(), gateway)
+                PromptKeys::compute(body, api, model.unwrap_or_default(), cache_salt.as_deref(), reader)
                     .await,
             ),
             false => None,
         };
         let is_single = is_one_prompt && body.has_one_answer() && api != Api::Other;
-        let is_recorded = is_single && gateway.recorder.is_some();
+        let is_recorded = is_single && reader.records_trace;
         let answer_tokens_max = body.answer_tokens_max(api);
         let session = config.session_keys.find(headers, body);
         ParsedRequest {
@@ -187,7 +188,7 @@ impl ParsedRequest {
             stored: StoredUse { item: item_reference(body, context), ..StoredUse::of_body(body) },
             within: None,
             tenant_tokens: tenant.map(|tenant| Arc::clone(&tenant.tokens)),
-            trace_fields: is_recorded.then(|| TraceFields { session, sketch: sketch(body, gateway) }),
+            trace_fields: is_recorded.then(|| TraceFields { session, sketch: sketch(body, digester) }),
             model: model.map(str::to_owned),
         }
     }
@@ -329,16 +330,15 @@ fn item_reference(body: &Body<'_>, context: ParseContext<'_>) -> Option<String> 
     is_looked_for.then(first).flatten()
 }
 
-fn sketch(body: &Body<'_>, gateway: &Gateway) -> Sketch {
-    let digester = gateway.router.inspect().digester();
+fn sketch(body: &Body<'_>, digester: &Digester) -> Sketch {
     Sketch::of(body, |bytes| digester.digest(bytes))
 }
 
 /// Counts a prompt that cannot be looked up, if its model has a known prompt format.
-fn count_unrendered_prompt(body: &Body<'_>, model: Option<&str>, gateway: &Gateway) {
+fn count_unrendered_prompt(body: &Body<'_>, model: Option<&str>, reader: &RequestReader) {
     let why = if body.has_one_prompt() { "api" } else { "several_prompts" };
-    if model.and_then(|model| gateway.alignments.for_model(model)).is_some() {
-        gateway.metrics.count_unrendered(why);
+    if model.and_then(|model| reader.alignments.for_model(model)).is_some() {
+        reader.unrendered.count(why);
     }
 }
 

@@ -2,15 +2,16 @@
 
 use serde_json::{Value, json};
 use warmroute_peers::PeerStatus;
+use warmroute_policy::Standard;
+use warmroute_router::Router;
 use warmroute_types::Micros;
 
-use crate::gateway::Gateway;
+use crate::peer_link::PeerLink;
 use crate::peer_transport::{TrafficCounts, TransportStats};
 
 /// The page.
-pub(crate) fn peers_page(gateway: &Gateway) -> Value {
-    let now = gateway.now();
-    let (Some(sharing), Some(stats)) = (gateway.router.peering().view(now), gateway.transport_stats()) else {
+pub(crate) fn peers_page(router: &Router<Standard>, now: Micros, peers: &PeerLink) -> Value {
+    let (Some(sharing), Some(stats)) = (router.peering().view(now), peers.stats()) else {
         return json!({"sharing": false, "peers": []});
     };
     json!({

@@ -15,13 +15,12 @@ use warmroute_admission::{
 use warmroute_router::{Usable, Vacancy};
 use warmroute_types::{Micros, Usage, WorkerId};
 
-use crate::admission_gate::{AdmissionConfig, Waiter, place_cost};
+use crate::admission_config::AdmissionConfig;
+use crate::admission_gate::{AdmissionGate, Waiter, place_cost};
 use crate::cached_tokens::CachedTokens;
 use crate::early_lease::EarlyLease;
-use crate::gateway::Gateway;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
-use crate::limit_exchange;
 use crate::parsed_request::ParsedRequest;
 use crate::routing;
 use crate::shares::Shares;
@@ -29,7 +28,7 @@ use crate::ttft_budget;
 
 /// An admitted request. Dropping it ends the request: it settles the rate limits and admits the next one.
 pub(crate) struct Permit {
-    gateway: Arc<Gateway>,
+    gate: Arc<AdmissionGate>,
     tenant: u64,
     prompt_tokens: u32,
     /// Number of answers the request asks for (`n`).
@@ -58,15 +57,15 @@ struct Admitted {
 
 /// The request's budget for its time to first token, if it has one. It begins now.
 pub(crate) fn ttft_budget(
-    gateway: &Gateway,
+    gate: &AdmissionGate,
     config: &AdmissionConfig,
     headers: &HeaderMap,
     tenant: Option<&Tenant>,
 ) -> Result<Option<TtftBudget>, GatewayError> {
     let of_key = tenant.and_then(|tenant| tenant.ttft_budget);
     let budget = ttft_budget::ttft_budget(headers, of_key, config.ttft_budget.into())?;
-    let class = || gateway.admission_gate.class_of(config, headers, tenant);
-    Ok(budget.map(|budget| TtftBudget::new(class(), budget, gateway.now())))
+    let class = || gate.class_of(config, headers, tenant);
+    Ok(budget.map(|budget| TtftBudget::new(class(), budget, gate.clock.now())))
 }
 
 /// What is decided about a request before it is admitted.
@@ -81,7 +80,7 @@ pub(crate) struct Entry {
 /// Admits a request, after waiting in the queue if necessary for a worker outside `avoid`. Returns `None` if nothing is
 /// limited.
 pub(crate) async fn admit(
-    gateway: &Arc<Gateway>,
+    gate: &Arc<AdmissionGate>,
     config: &AdmissionConfig,
     headers: &HeaderMap,
     tenant: Option<&Tenant>,
@@ -92,17 +91,17 @@ pub(crate) async fn admit(
     let limits = tenant.map_or(config.limits, |tenant| tenant.limits.over(config.limits));
     let has_rates = limits != Limits::default();
     if has_rates {
-        gateway.expire_background();
+        gate.expire_background();
     }
     if !has_rates && !config.is_limited() {
         return Ok(None);
     }
-    let mut ask = gateway.admission_gate.admission_request(config, headers, tenant, request.prompt_tokens);
+    let mut ask = gate.admission_request(config, headers, tenant, request.prompt_tokens);
     if let Some(budget) = budget.filter(|_| config.is_limited()) {
-        ask.due = Some(budget.admission_due(expected_ttft(gateway, request, avoid)));
+        ask.due = Some(budget.admission_due(expected_ttft(gate, request, avoid)));
     }
     let mut permit = Permit {
-        gateway: Arc::clone(gateway),
+        gate: Arc::clone(gate),
         tenant: ask.tenant,
         prompt_tokens: request.prompt_tokens,
         answers: request.answers,
@@ -113,18 +112,18 @@ pub(crate) async fn admit(
         admitted: None,
     };
     if has_rates {
-        let limits = gateway.limits_for(limits, ask.tenant, request.stored.named);
+        let limits = gate.limits_for(limits, ask.tenant, request.stored.named);
         let expected = expected_tokens(request);
         let lease = match early {
             Some(early) => early.admit(expected).await,
-            None => limit_exchange::reserve(gateway, ask.tenant, limits, expected, None).await,
+            None => gate.reserve(ask.tenant, limits, expected, None).await,
         };
         permit.lease = Some(lease.map_err(GatewayError::RateLimited)?);
     }
     if config.is_limited() {
         let shares = tenant.map_or(config.shares, |tenant| tenant.shares.over(config.shares));
-        let admitted = enter_or_queue(gateway, config, shares, ask, request, avoid).await;
-        let shown = |refusal| in_terms_of(budget, ask, refusal, gateway, request.cached_tokens);
+        let admitted = enter_or_queue(gate, config, shares, ask, request, avoid).await;
+        let shown = |refusal| in_terms_of(budget, ask, refusal, gate, request.cached_tokens);
         permit.admitted = Some(admitted.map_err(shown)?);
     }
     Ok(Some(permit))
@@ -140,9 +139,9 @@ fn expected_tokens(request: &ParsedRequest) -> ExpectedTokens {
 }
 
 /// The expected time to first token of a request that is admitted now, and without room that of recent ones.
-fn expected_ttft(gateway: &Gateway, request: &ParsedRequest, avoid: &[WorkerId]) -> Micros {
-    routing::expected_ttft(gateway, request, avoid)
-        .unwrap_or_else(|| gateway.admission_gate.typical_ttft.get())
+fn expected_ttft(gate: &AdmissionGate, request: &ParsedRequest, avoid: &[WorkerId]) -> Micros {
+    routing::expected_ttft(&gate.router, gate.clock.now(), request, avoid)
+        .unwrap_or_else(|| gate.typical_ttft.get())
 }
 
 /// A refusal by the queue as one by the time budget, if the request has one: the queue knows when a request must be
@@ -151,14 +150,14 @@ fn in_terms_of(
     budget: Option<TtftBudget>,
     ask: AdmissionRequest,
     refusal: GatewayError,
-    gateway: &Gateway,
+    gate: &AdmissionGate,
     cached_tokens: CachedTokens,
 ) -> GatewayError {
     let (Some(budget), GatewayError::QueueTooLate { wait, retry_after_s }) = (budget, &refusal) else {
         return refusal;
     };
     let after_admission = budget.due.since(ask.due.unwrap_or(budget.due));
-    let spent = (gateway.now() + budget.budget).since(budget.due);
+    let spent = (gate.clock.now() + budget.budget).since(budget.due);
     let expected = ttft_budget::shown(spent + *wait + after_admission, cached_tokens);
     // The queue accepts what begins in time.
     let accepted = budget.budget;
@@ -167,24 +166,24 @@ fn in_terms_of(
 
 /// The route of a request in the queue. Clients may invent names of models; those that no worker lists have one route, so that
 /// routes are no more than models.
-fn route_of(gateway: &Gateway, model: Option<&str>, usable: Usable<'_>, joins: u64) -> u64 {
-    let listed = model.filter(|model| gateway.router.inspect().lists_model(model));
-    gateway.admission_gate.route(if model.is_some() { listed.or(Some("")) } else { None }, usable, joins)
+fn route_of(gate: &AdmissionGate, model: Option<&str>, usable: Usable<'_>, joins: u64) -> u64 {
+    let listed = model.filter(|model| gate.router.inspect().lists_model(model));
+    gate.route(if model.is_some() { listed.or(Some("")) } else { None }, usable, joins)
 }
 
 async fn enter_or_queue(
-    gateway: &Arc<Gateway>,
+    gate: &AdmissionGate,
     config: &AdmissionConfig,
     shares: Shares,
     ask: AdmissionRequest,
     request: &Arc<ParsedRequest>,
     avoid: &[WorkerId],
 ) -> Result<Admitted, GatewayError> {
-    let (gate, now) = (&gateway.admission_gate, gateway.now());
+    let now = gate.clock.now();
     let model = request.model.as_deref();
-    let (usable, joins) = (request.usable(avoid), gateway.router.inspect().joins());
-    let ask = AdmissionRequest { route: route_of(gateway, model, usable, joins), ..ask };
-    let vacancy = gateway.router.inspect().vacancy(model, usable);
+    let (usable, joins) = (request.usable(avoid), gate.router.inspect().joins());
+    let ask = AdmissionRequest { route: route_of(gate, model, usable, joins), ..ask };
+    let vacancy = gate.router.inspect().vacancy(model, usable);
     if let (Vacancy::UnknownModel, Some(model)) = (vacancy, model) {
         // No place in the queue would help it.
         return Err(GatewayError::UnknownModel(model.to_owned()));
@@ -213,65 +212,65 @@ async fn enter_or_queue(
     })?;
     let admitted = Admitted { place, deadline, since: now };
     // There may be room for this request but not for those before it, which may need other workers.
-    gateway.admit_next();
-    wait_for_turn(gateway, admitted, woken, request, avoid).await
+    gate.admit_next();
+    wait_for_turn(gate, admitted, woken, request, avoid).await
 }
 
 /// Waits in the queue until woken or until the deadline, for a worker outside `avoid`.
 async fn wait_for_turn(
-    gateway: &Arc<Gateway>,
+    gate: &AdmissionGate,
     admitted: Admitted,
     woken: oneshot::Receiver<()>,
     request: &ParsedRequest,
     avoid: &[WorkerId],
 ) -> Result<Admitted, GatewayError> {
-    let since = gateway.now();
-    let mut guard = QueueGuard { gateway, place: Some(admitted.place), woken };
+    let since = gate.clock.now();
+    let mut guard = QueueGuard { gate, place: Some(admitted.place), woken };
     let outcome = tokio::time::timeout(admitted.deadline.since(since).into(), &mut guard.woken).await;
-    let waited = gateway.now().since(since);
-    gateway.admission_gate.queue_waits_s.observe(waited.as_secs_f64());
+    let waited = gate.clock.now().since(since);
+    gate.queue_waits_s.observe(waited.as_secs_f64());
     match outcome {
         Ok(Ok(())) => {
             guard.disarm();
-            Ok(Admitted { since: gateway.now(), ..admitted })
+            Ok(Admitted { since: gate.clock.now(), ..admitted })
         }
         // The queue dropped the waiter, so there is no place to give back.
         Ok(Err(_)) => {
             guard.disarm();
-            match gateway.now() < admitted.deadline {
-                true => Err(GatewayError::Shed { retry_after_s: retry_after_s(gateway) }),
-                false => Err(queue_timeout(gateway, request, avoid, waited)),
+            match gate.clock.now() < admitted.deadline {
+                true => Err(GatewayError::Shed { retry_after_s: retry_after_s(gate) }),
+                false => Err(queue_timeout(gate, request, avoid, waited)),
             }
         }
-        Err(_) => Err(queue_timeout(gateway, request, avoid, waited)),
+        Err(_) => Err(queue_timeout(gate, request, avoid, waited)),
     }
 }
 
 fn queue_timeout(
-    gateway: &Gateway,
+    gate: &AdmissionGate,
     request: &ParsedRequest,
     avoid: &[WorkerId],
     waited: Micros,
 ) -> GatewayError {
-    let waits_for_workers = gateway.config().admission.waits_for_workers();
-    let vacancy = gateway.router.inspect().vacancy(request.model.as_deref(), request.usable(avoid));
+    let waits_for_workers = gate.settings.load().admission.waits_for_workers();
+    let vacancy = gate.router.inspect().vacancy(request.model.as_deref(), request.usable(avoid));
     match vacancy {
         Vacancy::NoWorker if waits_for_workers => GatewayError::NoWorkerInTime { waited },
         Vacancy::UnknownModel if waits_for_workers => {
             GatewayError::UnknownModel(request.model.clone().unwrap_or_default())
         }
-        _ => GatewayError::QueueTimeout { waited, retry_after_s: retry_after_s(gateway) },
+        _ => GatewayError::QueueTimeout { waited, retry_after_s: retry_after_s(gate) },
     }
 }
 
-fn retry_after_s(gateway: &Gateway) -> u32 {
-    gateway.admission_gate.admission.lock().retry_after_s(gateway.now())
+fn retry_after_s(gate: &AdmissionGate) -> u32 {
+    gate.admission.lock().retry_after_s(gate.clock.now())
 }
 
 /// Takes a request out of the queue when it stops waiting: on timeout, or when its client disconnects and the waiting
 /// future is dropped.
 struct QueueGuard<'a> {
-    gateway: &'a Arc<Gateway>,
+    gate: &'a AdmissionGate,
     place: Option<AdmissionPosition>,
     woken: oneshot::Receiver<()>,
 }
@@ -285,7 +284,7 @@ impl QueueGuard<'_> {
 impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
         let Some(place) = self.place else { return };
-        if self.gateway.admission_gate.admission.lock().leave(place).is_some() {
+        if self.gate.admission.lock().leave(place).is_some() {
             return;
         }
         // The request is no longer queued: it was either admitted, or dropped at its deadline. Only an admitted
@@ -293,8 +292,8 @@ impl Drop for QueueGuard<'_> {
         // request.
         self.woken.close();
         if self.woken.try_recv().is_ok() {
-            self.gateway.admission_gate.admission.lock().withdraw();
-            self.gateway.admit_next();
+            self.gate.admission.lock().withdraw();
+            self.gate.admit_next();
         }
     }
 }
@@ -304,7 +303,7 @@ impl Permit {
     pub(crate) fn mark_routed(&mut self) {
         self.charged_tokens = self.prompt_tokens;
         self.may_run_on = self.is_background;
-        self.gateway.admit_next();
+        self.gate.admit_next();
     }
 
     /// Queues the request again because no worker had room after all: another router or another model took the room, or
@@ -314,20 +313,20 @@ impl Permit {
         request: &Arc<ParsedRequest>,
         avoid: Vec<WorkerId>,
     ) -> Result<(), GatewayError> {
-        let gateway = Arc::clone(&self.gateway);
-        let (gate, model) = (&gateway.admission_gate, request.model.as_deref());
+        let gate = Arc::clone(&self.gate);
+        let model = request.model.as_deref();
         let mut admitted = self.admitted.take().ok_or(GatewayError::NotReady)?;
-        let (usable, joins) = (request.usable(&avoid), gateway.router.inspect().joins());
-        admitted.place = admitted.place.on_route(route_of(&gateway, model, usable, joins));
-        let awaits_worker = gateway.router.inspect().vacancy(model, usable) == Vacancy::NoWorker;
+        let (usable, joins) = (request.usable(&avoid), gate.router.inspect().joins());
+        admitted.place = admitted.place.on_route(route_of(&gate, model, usable, joins));
+        let awaits_worker = gate.router.inspect().vacancy(model, usable) == Vacancy::NoWorker;
         let _counted = awaits_worker.then(|| gate.await_worker(model));
         let (wake, woken) = oneshot::channel();
         let (model_name, within) = (request.model.clone(), request.within.clone());
         let waiter = Waiter { model: model_name, avoid: avoid.clone(), joins, within, wake };
         gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
         // The request no longer counts as running, so a worker may have room for it or for another one.
-        gateway.admit_next();
-        self.admitted = Some(wait_for_turn(&gateway, admitted, woken, request, &avoid).await?);
+        gate.admit_next();
+        self.admitted = Some(wait_for_turn(&gate, admitted, woken, request, &avoid).await?);
         Ok(())
     }
 
@@ -337,7 +336,7 @@ impl Permit {
         let charged_tokens = self.charged_tokens;
         let exceeded = |lease: &&mut Lease| lease.is_limited() && charged_tokens > lease.tokens();
         if let Some(lease) = self.lease.as_mut().filter(exceeded) {
-            self.gateway.admission_gate.limits.extend(lease, charged_tokens);
+            self.gate.limits.extend(lease, charged_tokens);
         }
     }
 
@@ -362,7 +361,7 @@ impl Permit {
         self.charge_usage(usage);
         let limited = self.lease.as_ref().filter(|lease| lease.is_limited());
         if let (Some(lease), Some(each)) = (limited, usage.output_tokens.checked_div(self.answers)) {
-            self.gateway.admission_gate.limits.learn(lease, each);
+            self.gate.limits.learn(lease, each);
         }
     }
 
@@ -371,7 +370,7 @@ impl Permit {
     pub(crate) fn keep_in_background(&mut self, id: Option<u128>) {
         self.may_run_on = false;
         if let Some(lease) = self.lease.take() {
-            self.gateway.keep_in_background(id, self.tenant, lease);
+            self.gate.keep_in_background(id, self.tenant, lease);
         }
     }
 
@@ -397,19 +396,19 @@ impl Drop for Permit {
             // The client has left before the answer.
             self.keep_in_background(None);
         }
-        let gate = &self.gateway.admission_gate;
+        let gate = &self.gate;
         if let Some(lease) = &self.lease {
             gate.limits.settle(lease, self.charged_tokens);
-            self.gateway.notify_peers();
+            self.gate.peers.notify();
         }
         if let Some(admitted) = self.admitted {
-            let now = self.gateway.now();
+            let now = self.gate.clock.now();
             let cost = place_cost(self.charged_tokens, now.since(admitted.since));
             let mut admission = gate.admission.lock();
             admission.correct(admitted.place, cost);
             admission.end(admitted.place, now);
             drop(admission);
-            self.gateway.admit_next();
+            self.gate.admit_next();
         }
     }
 }
@@ -417,28 +416,23 @@ impl Drop for Permit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::Records;
     use std::future::poll_fn;
     use std::pin::pin;
     use std::task::Poll;
 
-    use warmroute_policy::Standard;
-    use warmroute_router::Router;
-
     use crate::Config;
+    use crate::admission_gate::tests::gate;
 
-    /// A gateway that runs one request at a time.
-    fn gateway() -> Arc<Gateway> {
-        let policy: Standard = "random".parse().unwrap();
-        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
+    /// A gate that lets one request run at a time.
+    fn narrow_gate() -> Arc<AdmissionGate> {
         let admission = AdmissionConfig { running_max: 1, ..AdmissionConfig::default() };
-        Gateway::new(router, Config { admission, ..Config::default() }, Records::default()).unwrap()
+        gate(Config { admission, ..Config::default() })
     }
 
-    async fn enter(gateway: &Arc<Gateway>) -> Result<Option<Permit>, GatewayError> {
+    async fn enter(gate: &Arc<AdmissionGate>) -> Result<Option<Permit>, GatewayError> {
         admit(
-            gateway,
-            &gateway.config().admission,
+            gate,
+            &gate.settings.load().admission,
             &HeaderMap::new(),
             None,
             &Arc::default(),
@@ -449,31 +443,31 @@ mod tests {
     }
 
     /// Running and waiting requests.
-    fn counts(gateway: &Gateway) -> (u32, usize) {
-        (gateway.admission_gate.counts().0, gateway.admission_gate.waiting())
+    fn counts(gate: &AdmissionGate) -> (u32, usize) {
+        (gate.counts().0, gate.waiting())
     }
 
     #[tokio::test]
     async fn a_woken_request_that_disconnects_before_running_gives_its_place_back() {
-        let gateway = gateway();
-        let first = enter(&gateway).await.unwrap();
+        let gate = narrow_gate();
+        let first = enter(&gate).await.unwrap();
         {
-            let mut second = pin!(enter(&gateway));
+            let mut second = pin!(enter(&gate));
             assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
             drop(first);
-            assert_eq!(counts(&gateway), (1, 0), "the second request has been admitted");
+            assert_eq!(counts(&gate), (1, 0), "the second request has been admitted");
         }
-        assert_eq!(counts(&gateway), (0, 0));
+        assert_eq!(counts(&gate), (0, 0));
     }
 
     #[tokio::test]
     async fn a_request_that_timed_out_in_the_queue_has_no_place_to_give_back() {
-        let gateway = gateway();
-        let _first = enter(&gateway).await.unwrap();
+        let gate = narrow_gate();
+        let _first = enter(&gate).await.unwrap();
         {
-            let mut second = pin!(enter(&gateway));
+            let mut second = pin!(enter(&gate));
             assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
-            let mut admission = gateway.admission_gate.admission.lock();
+            let mut admission = gate.admission.lock();
             admission.set_config(warmroute_admission::Config {
                 running_max: 2,
                 waiting_max: 9,
@@ -484,19 +478,19 @@ mod tests {
                 "the second request is dropped at its deadline"
             );
         }
-        assert_eq!(counts(&gateway), (1, 0), "the first request is still running");
+        assert_eq!(counts(&gate), (1, 0), "the first request is still running");
     }
 
     #[tokio::test]
     async fn a_request_that_queues_again_frees_its_place_for_the_next() {
-        let gateway = gateway();
-        let mut first = enter(&gateway).await.unwrap().unwrap();
-        let mut second = pin!(enter(&gateway));
+        let gate = narrow_gate();
+        let mut first = enter(&gate).await.unwrap().unwrap();
+        let mut second = pin!(enter(&gate));
         assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
         // A fleet without workers is not full, so the first request in the queue is admitted.
         let request = Arc::default();
         let mut again = pin!(first.requeue(&request, Vec::new()));
         _ = poll_fn(|cx| Poll::Ready(again.as_mut().poll(cx).is_pending())).await;
-        assert_eq!(counts(&gateway), (1, 1), "one of them runs, so the place is not left empty");
+        assert_eq!(counts(&gate), (1, 1), "one of them runs, so the place is not left empty");
     }
 }

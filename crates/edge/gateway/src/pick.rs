@@ -15,8 +15,8 @@ use warmroute_types::{Micros, Usage};
 use crate::attempt::{Attempt, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::body_budget::BodyBudget;
+use crate::forwarding::Forwarding;
 use crate::framing::Framing;
-use crate::gateway::Gateway;
 use crate::headers;
 use crate::permit::Permit;
 use crate::response_content::Follows;
@@ -62,7 +62,7 @@ pub enum ResponseSight {
 
 /// A chosen worker.
 pub struct Pick {
-    gateway: Arc<Gateway>,
+    forwarding: Arc<Forwarding>,
     upstream: Arc<Upstream>,
     body: BufferedBody,
     /// The body's share of the memory budget.
@@ -79,7 +79,7 @@ pub struct Pick {
 
 impl Pick {
     pub(crate) fn new(
-        gateway: &Arc<Gateway>,
+        forwarding: &Arc<Forwarding>,
         attempt: Attempt,
         permit: Option<Permit>,
         upstream: Arc<Upstream>,
@@ -91,7 +91,7 @@ impl Pick {
             None => header_changes.remove.push(headers::DATA_PARALLEL_RANK),
         }
         Pick {
-            gateway: Arc::clone(gateway),
+            forwarding: Arc::clone(forwarding),
             upstream,
             body: BufferedBody::default(),
             budget: None,
@@ -153,7 +153,7 @@ impl Pick {
     }
 
     fn endpoint_without_rank(&self, record: &CandidateRecord) -> Option<SocketAddr> {
-        let upstream = self.gateway.upstreams.get_or_create(&record.worker).ok()?;
+        let upstream = self.forwarding.upstreams.get_or_create(&record.worker).ok()?;
         upstream.endpoint.filter(|_| upstream.rank().is_none())
     }
 
@@ -187,7 +187,12 @@ impl Pick {
         match class {
             StatusClass::Backpressure { pause } => attempt.back_off(pause),
             StatusClass::ServerError | StatusClass::WorkerFailure => {
-                suspect_worker(&self.gateway, &attempt.decision.worker, self.fingerprint);
+                suspect_worker(
+                    &self.forwarding.router,
+                    self.forwarding.clock,
+                    &attempt.decision.worker,
+                    self.fingerprint,
+                );
             }
             StatusClass::Normal => {}
         }
@@ -261,7 +266,7 @@ impl Pick {
     pub fn is_reported_over(&self) -> bool {
         self.watch.as_ref().is_some_and(|watch| {
             let decision = &watch.attempt.decision;
-            let report = self.gateway.router.inspect().load_report(decision.worker.id);
+            let report = self.forwarding.router.inspect().load_report(decision.worker.id);
             report.is_some_and(|report| {
                 report.at.since(decision.made) >= FORWARD_TIME_MAX && report.running + report.waiting == 0
             })
@@ -272,7 +277,7 @@ impl Pick {
     fn is_too_long(&self) -> bool {
         self.watch.as_ref().is_some_and(|watch| {
             let decision = &watch.attempt.decision;
-            let limit = self.gateway.router.inspect().max_model_len(decision.worker.id);
+            let limit = self.forwarding.router.inspect().max_model_len(decision.worker.id);
             limit.is_some_and(|tokens| u64::from(decision.prompt_tokens) > tokens * LENGTH_ERROR_MAX)
         })
     }

@@ -169,7 +169,7 @@ impl Gateway {
 
     /// Memory for the messages of one stream of a proxy.
     pub fn message_memory(self: &Arc<Gateway>) -> MessageMemory {
-        let budget = self.body_memory.share(&self.config(), None);
+        let budget = self.reader.body_memory.share(&self.config(), None);
         MessageMemory { gateway: Arc::clone(self), budget }
     }
 
@@ -185,7 +185,7 @@ impl Gateway {
         PickIntake {
             is_declared: intake::is_json(&head.method, api, &head.headers),
             api,
-            budget: self.body_memory.share(&config, tenant.as_deref()),
+            budget: self.reader.body_memory.share(&config, tenant.as_deref()),
             received: self.now(),
             gateway: Arc::clone(self),
             deadline: BodyDeadline::new(config.timeouts.body),
@@ -219,7 +219,8 @@ impl PickIntake {
             let (admission, tenant) = (&self.config.admission, self.tenant.as_deref());
             let path = self.head.path.split('?').next().unwrap_or_default();
             let named = stored_objects::named_object(&self.head.method, path);
-            let early = EarlyLease::take(&self.gateway, admission, &self.head.headers, tenant, named).await;
+            let early =
+                EarlyLease::take(&self.gateway.gate, admission, &self.head.headers, tenant, named).await;
             self.early = early.map_err(|error| self.refuse(error))?;
         }
         Ok(())
@@ -311,16 +312,17 @@ impl PickIntake {
             request.delivery = Delivery::Whole;
         }
         let path = self.head.path.split('?').next().unwrap_or_default();
-        let (method, gateway) = (&self.head.method, &self.gateway);
-        stored_objects::settle(&mut request, gateway, method, path, tenant.as_deref()).await?;
+        let (method, gate) = (&self.head.method, &self.gateway.gate);
+        stored_objects::settle(&mut request, gate, method, path, tenant.as_deref()).await?;
         let request = Arc::new(request);
         let avoid = self.excluded_workers(&request)?;
         let (gateway, headers) = (&self.gateway, &self.head.headers);
         let admission = &self.config.admission;
-        let budget = permit::ttft_budget(gateway, admission, headers, tenant.as_deref())?;
+        let budget = permit::ttft_budget(&gateway.gate, admission, headers, tenant.as_deref())?;
         let entry = Entry { early: self.early.take(), budget };
         let mut permit =
-            permit::admit(gateway, admission, headers, tenant.as_deref(), &request, entry, &avoid).await?;
+            permit::admit(&gateway.gate, admission, headers, tenant.as_deref(), &request, entry, &avoid)
+                .await?;
         let routed = self.route(&request, &mut permit).await;
         let (decision, upstream) = routed.map_err(|refusal| request.stored.explain(refusal))?;
         if let Some(budget) = budget {
@@ -328,17 +330,18 @@ impl PickIntake {
             ttft_budget::check(budget, expected, gateway.now(), request.cached_tokens)?;
         }
         permit.iter_mut().for_each(Permit::mark_routed);
-        if let Some(source) = request.prompt_source(self.api, &gateway.alignments) {
-            gateway.prefixes.observe(&body, source, self.received);
+        if let Some(source) = request.prompt_source(self.api, &gateway.reader.alignments) {
+            gateway.forwarding.observers.prefixes.observe(&body, source, self.received);
         }
         let request_id = headers.get(headers::REQUEST_ID);
         // The proxy that forwards the request has its own access log.
         let (log, drain) = (RequestLog::default(), &self.drain);
-        let mut attempt = Attempt::new(gateway, &request, decision, self.received, request_id, drain, &log);
+        let mut attempt =
+            Attempt::new(&gateway.forwarding, &request, decision, self.received, request_id, drain, &log);
         attempt.set_ttft_due(budget.map(|budget| budget.due));
         let passes_credentials = headers::passes_credentials(&self.config, tenant.as_deref());
         let authorization = self.config.dialer.authorization();
-        let mut pick = Box::new(Pick::new(gateway, attempt, permit, upstream));
+        let mut pick = Box::new(Pick::new(&gateway.forwarding, attempt, permit, upstream));
         let rest = self.empty_budget();
         let has_length = self.head.headers.contains_key(header::CONTENT_LENGTH);
         pick.set_body(body, std::mem::replace(&mut self.budget, rest), sight, has_length);
@@ -348,7 +351,7 @@ impl PickIntake {
     }
 
     fn empty_budget(&self) -> BodyBudget {
-        self.gateway.body_memory.share(&self.config, None)
+        self.gateway.reader.body_memory.share(&self.config, None)
     }
 
     async fn parse(
@@ -365,8 +368,8 @@ impl PickIntake {
         }
         // The usage of a stream is not requested: the client would see it, unless the response were changed too.
         let usage = UsageDemand::None;
-        let (gateway, config) = (&self.gateway, &self.config);
-        intake::parse(&bytes, ParseContext { api: self.api, headers, gateway, config, tenant, usage }).await
+        let (reader, config) = (&self.gateway.reader, &self.config);
+        intake::parse(&bytes, ParseContext { api: self.api, headers, reader, config, tenant, usage }).await
     }
 
     /// Routes the request to a worker whose address the proxy can use.
@@ -381,17 +384,18 @@ impl PickIntake {
             // Workers join and leave while the request waits, and ids are used again.
             let mut avoid = self.excluded_workers(request)?;
             avoid.extend_from_slice(&without_address);
-            let decision = match (routing::route(&self.gateway, request, &avoid, request_id), &mut *permit) {
-                (Ok(decision), _) => decision,
-                (Err(refusal), Some(permit)) if self.may_wait(&refusal, request, &avoid, has_waited) => {
-                    permit.requeue(request, avoid).await?;
-                    has_waited = true;
-                    without_address.clear();
-                    continue;
-                }
-                (Err(refusal), _) => return Err(refusal),
-            };
-            let upstream = self.gateway.upstreams.get_or_create(&decision.worker);
+            let decision =
+                match (routing::route(&self.gateway.forwarding, request, &avoid, request_id), &mut *permit) {
+                    (Ok(decision), _) => decision,
+                    (Err(refusal), Some(permit)) if self.may_wait(&refusal, request, &avoid, has_waited) => {
+                        permit.requeue(request, avoid).await?;
+                        has_waited = true;
+                        without_address.clear();
+                        continue;
+                    }
+                    (Err(refusal), _) => return Err(refusal),
+                };
+            let upstream = self.gateway.forwarding.upstreams.get_or_create(&decision.worker);
             match upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))? {
                 upstream if upstream.endpoint.is_some() => return Ok((decision, upstream)),
                 upstream => {
@@ -425,12 +429,12 @@ impl PickIntake {
     /// Workers that the proxy does not allow, that the client does not request, or that do not store what the request
     /// continues. An error if the proxy allows no address at all: no worker that joins would change that.
     fn excluded_workers(&self, request: &ParsedRequest) -> Result<Vec<WorkerId>, GatewayError> {
-        let mut excluded = routing::all_but_stored(&self.gateway, request);
+        let mut excluded = routing::all_but_stored(&self.gateway.router, request);
         if let Some(requested) = headers::requested_worker(&self.head.headers, self.config.worker_choice) {
-            excluded.extend(routing::all_but(&self.gateway, &requested)?);
+            excluded.extend(routing::all_but(&self.gateway.router, &requested)?);
         }
         let Some(allowed) = &self.head.allowed else { return Ok(excluded) };
-        let (allowed, upstreams) = (AllowedAddresses::parse(allowed), &self.gateway.upstreams);
+        let (allowed, upstreams) = (AllowedAddresses::parse(allowed), &self.gateway.forwarding.upstreams);
         if allowed.is_empty() {
             return Err(GatewayError::NotReady);
         }

@@ -8,8 +8,8 @@ use warmroute_prompt::{Api, Body, CHUNK_BYTES, ChunkSizes, Chunks};
 use warmroute_router::{Content, PromptChunks, PromptText, Unit, UnknownMedia};
 
 use crate::alignments::FamilyMatching;
-use crate::gateway::Gateway;
 use crate::matching::{RenderError, RenderedPrompt, WrittenMedia};
+use crate::request_reader::RequestReader;
 
 /// Part of the root of rendered prompts. Presumptions of other prompts last beside a worker's events, so a rendered
 /// prompt, whose events tell more, must not find them.
@@ -76,7 +76,7 @@ impl PromptKeys {
         api: Api,
         model: &str,
         tenant_salt: Option<&str>,
-        gateway: &Gateway,
+        reader: &RequestReader,
     ) -> PromptKeys {
         let salt = body.salt();
         let salt = salt.as_deref().map(String::from_utf8_lossy);
@@ -84,8 +84,8 @@ impl PromptKeys {
         let cut = ChunkSizes::of_unit(CHUNK_BYTES as u32).identity();
         // Adapters are served under model names of their own.
         let of_text = Namespace { model, lora: None, salt: salt.as_deref(), cut, source: Source::Presumed };
-        let digester = gateway.router.inspect().digester();
-        let formats = gateway.alignments.for_model(model);
+        let digester = reader.router.inspect().digester();
+        let formats = reader.alignments.for_model(model);
         let mut keys: Option<PromptKeys> = None;
         for FamilyMatching { family, matching } in formats.iter().flat_map(|formats| formats.iter()) {
             match matching.render(body, api).await {
@@ -94,19 +94,19 @@ impl PromptKeys {
                         let root = RootKey::of(&Namespace { cut: cut | RENDERED, ..of_text });
                         PromptKeys::from_rendered(&rendered, root, digester)
                     });
-                    let root = gateway.router.inspect().text_root(
+                    let root = reader.router.inspect().text_root(
                         family,
                         Some(model),
                         salt.as_deref().filter(|_| matching.honours_salt(api)),
                         rendered.unit,
                     );
                     let unit = rendered.unit;
-                    let known = |medium| gateway.router.inspect().medium(family, medium);
+                    let known = |medium| reader.router.inspect().medium(family, medium);
                     let WrittenMedia { bytes, explained, rest } = rendered.with_media(body, known);
                     let (family, bytes, rest) = (family.key(), bytes.into(), rest.into());
                     keys.texts.push(EngineText { root, bytes, unit, family, explained, rest });
                 }
-                Err(RenderError(why)) => gateway.metrics.count_unrendered(why),
+                Err(RenderError(why)) => reader.unrendered.count(why),
             }
         }
         keys.unwrap_or_else(|| PromptKeys::from_canonical(body, RootKey::of(&of_text), digester))
@@ -135,5 +135,62 @@ impl PromptKeys {
             }
             keys
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alignments::PromptFormat;
+    use crate::matching::ModelMatching;
+    use crate::matching::tests::{byte_level, byte_level_chats};
+    use crate::request_reader::tests::reader;
+    use warmroute_prompt::ChatConversion;
+
+    const CHAT: &[u8] = br#"{"model":"m","cache_salt":"a","messages":[{"role":"user","content":"hello"}]}"#;
+
+    async fn keys(json: &[u8], tenant_salt: Option<&str>, reader: &RequestReader) -> PromptKeys {
+        let body = Body::read(json).unwrap().of_api(Api::Chat);
+        PromptKeys::compute(&body, Api::Chat, "m", tenant_salt, reader).await
+    }
+
+    fn align(reader: &RequestReader, matching: ModelMatching) {
+        let names = vec!["m".to_owned()];
+        let format = PromptFormat { names, fingerprint: 1, matching, presumed_apis: Vec::new() };
+        reader.alignments.join("engine", format).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_tenants_salt_takes_the_place_of_the_clients() {
+        let reader = reader("expected_ttft");
+        let other = String::from_utf8_lossy(CHAT).replace(r#""a""#, r#""b""#).into_bytes();
+        let root = async |json: &[u8], salt| keys(json, salt, &reader).await.chunks().root;
+        assert_ne!(root(CHAT, None).await, root(&other, None).await, "the clients' salts differ");
+        assert_eq!(root(CHAT, Some("t")).await, root(&other, Some("t")).await, "their tenant's is one");
+        assert_ne!(root(CHAT, Some("t")).await, root(CHAT, Some("u")).await, "tenants stay apart");
+    }
+
+    #[tokio::test]
+    async fn a_prompt_is_compared_as_its_engine_formats_it() {
+        let reader = reader("expected_ttft");
+        let canonical = keys(CHAT, None, &reader).await;
+        assert!(canonical.texts().is_empty(), "no engine is aligned");
+        align(&reader, byte_level_chats(ChatConversion::of_vllm("0.32.0")));
+        let rendered = keys(CHAT, None, &reader).await;
+        let texts: Vec<&[u8]> = rendered.texts().iter().map(|text| text.bytes).collect();
+        assert_eq!(texts, [b"hello"]);
+        assert_eq!(rendered.chunks().bytes, 5);
+        assert_ne!(rendered.chunks().root, canonical.chunks().root, "what was presumed before is not found");
+    }
+
+    #[tokio::test]
+    async fn a_prompt_that_its_engines_format_cannot_render_is_cut_canonically_and_counted() {
+        let reader = reader("expected_ttft");
+        let canonical = keys(CHAT, None, &reader).await;
+        align(&reader, byte_level());
+        let keys = keys(CHAT, None, &reader).await;
+        assert_eq!(keys.chunks().root, canonical.chunks().root);
+        assert!(keys.texts().is_empty());
+        assert_eq!(reader.unrendered.of("no_template"), 1);
     }
 }

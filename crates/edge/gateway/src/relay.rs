@@ -19,8 +19,8 @@ use crate::attempt_outcome::AttemptOutcome;
 use crate::cached_tokens::{CachedTokens, CachedTokensFilter};
 use crate::continuation::{GuardedState, StreamGuard, Switch};
 use crate::drain::Drain;
+use crate::forwarding::Forwarding;
 use crate::framing::Framing;
-use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::idle_timeout::IdleTimeout;
 use crate::permit::Permit;
@@ -49,7 +49,7 @@ pub(crate) struct TruncatedResponse;
 /// With a guard, only complete events pass, and a failure may be followed by a switch to another worker. Then `open` is
 /// `None` until that worker's response has started.
 pub(crate) struct Relay {
-    gateway: Arc<Gateway>,
+    forwarding: Arc<Forwarding>,
     upstream: Arc<Upstream>,
     params: RelayParams,
     /// The first chunk, read before the head was sent. It is sent first.
@@ -120,7 +120,7 @@ impl RelayParams {
 
 impl Relay {
     pub(crate) fn new(
-        gateway: Arc<Gateway>,
+        forwarding: Arc<Forwarding>,
         upstream: Arc<Upstream>,
         attempt: Attempt,
         response: UpstreamResponse,
@@ -132,7 +132,7 @@ impl Relay {
         let guard = params.is_continuable.then(StreamGuard::default);
         let (continuation, switch, defect) = (None, None, None);
         let mut relay = Relay {
-            gateway,
+            forwarding,
             upstream,
             params,
             first: None,
@@ -314,7 +314,7 @@ impl Relay {
         }
         attempt.fail(error);
         if error.is_worker_fault() {
-            suspect_worker(&self.gateway, &worker, self.params.fingerprint);
+            suspect_worker(&self.forwarding.router, self.forwarding.clock, &worker, self.params.fingerprint);
         }
     }
 }

@@ -125,7 +125,7 @@ async fn next_request_is_served_after(end: FirstRequest) {
     let mut first = send_request(&address).await;
     wait_until(|| worker.requests.load(Ordering::SeqCst) == 1).await;
     let mut second = send_request(&address).await;
-    wait_until(|| gateway.admission_gate.waiting() == 1).await;
+    wait_until(|| gateway.gate.waiting() == 1).await;
 
     if end != FirstRequest::ClientLeavesBeforeResponse {
         assert!(read_until(&mut first, b"data: {}\n\n\r\n").await.unwrap());
@@ -135,7 +135,7 @@ async fn next_request_is_served_after(end: FirstRequest) {
         FirstRequest::ClientLeavesDuringResponse | FirstRequest::ClientLeavesBeforeResponse => drop(first),
     }
     assert!(read_until(&mut second, b"{}").await.unwrap(), "{end:?}");
-    assert_eq!(gateway.admission_gate.counts().0, 0, "{end:?}: no permit is left");
+    assert_eq!(gateway.gate.counts().0, 0, "{end:?}: no permit is left");
 }
 
 #[tokio::test]

@@ -13,8 +13,9 @@ use warmroute_otel::SpanStatus;
 use warmroute_record::{AccessEntry, AccessLog};
 use warmroute_types::Micros;
 
-use crate::gateway::Gateway;
+use crate::clock::Clock;
 use crate::gateway_error::GatewayError;
+use crate::log_sinks::LogSinks;
 use crate::request_spans::{ChildSpan, RequestSpans};
 
 /// A request's line in the access log and its spans; empty if there are neither.
@@ -23,7 +24,7 @@ pub(crate) struct RequestLog(Option<Arc<OpenLine>>);
 
 struct OpenLine {
     log: Option<Arc<AccessLog>>,
-    gateway: Arc<Gateway>,
+    clock: Clock,
     received: Micros,
     entry: Mutex<Option<AccessEntry>>,
     spans: Option<RequestSpans>,
@@ -31,26 +32,26 @@ struct OpenLine {
 
 impl RequestLog {
     /// Opens the line of a request, and begins its spans. Health checks of load balancers have none.
-    pub(crate) fn open<B>(gateway: &Arc<Gateway>, request: &mut Request<B>, id: &HeaderValue) -> RequestLog {
-        if gateway.access_log.is_none() && gateway.tracer.is_none() || request.uri().path() == "/health" {
+    pub(crate) fn open<B>(sinks: &LogSinks, request: &mut Request<B>, id: &HeaderValue) -> RequestLog {
+        if sinks.is_empty() || request.uri().path() == "/health" {
             return RequestLog(None);
         }
-        let received = gateway.now();
-        let (log, spans) = (gateway.access_log.clone(), RequestSpans::begin(gateway, request, received));
+        let received = sinks.clock.now();
+        let (log, spans) = (sinks.access_log.clone(), RequestSpans::begin(sinks, request, received));
         if log.is_none() && spans.is_none() {
             return RequestLog(None);
         }
         let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
         let mut entry = AccessEntry::new(text_of(id).to_owned(), method, path);
         entry.trace_id = spans.as_ref().map(|spans| spans.context().trace_id.to_string());
-        let (gateway, entry) = (Arc::clone(gateway), Mutex::new(Some(entry)));
-        RequestLog(Some(Arc::new(OpenLine { log, gateway, received, entry, spans })))
+        let (clock, entry) = (sinks.clock, Mutex::new(Some(entry)));
+        RequestLog(Some(Arc::new(OpenLine { log, clock, received, entry, spans })))
     }
 
     /// The request's spans and the time, if it is sampled.
     pub(crate) fn spans(&self) -> Option<(&RequestSpans, Micros)> {
         let line = self.0.as_ref()?;
-        Some((line.spans.as_ref()?, line.gateway.now()))
+        Some((line.spans.as_ref()?, line.clock.now()))
     }
 
     /// Begins to wait for admission.
@@ -88,7 +89,7 @@ impl RequestLog {
 
 impl Drop for OpenLine {
     fn drop(&mut self) {
-        let now = self.gateway.now();
+        let now = self.clock.now();
         let Some(entry) = self.entry.get_mut().take() else { return };
         if let Some(spans) = &mut self.spans {
             spans.finish(&entry, now);
@@ -143,20 +144,60 @@ mod tests {
     use super::*;
     use std::mem::size_of;
 
-    use warmroute_policy::Standard;
-    use warmroute_router::Router;
+    use warmroute_record::AccessLogConfig;
 
-    use crate::Config;
     use crate::attempt_span::AttemptSpan;
-    use crate::gateway::Records;
+
+    /// Sinks with an access log in a file of their own.
+    fn sinks_with_log(name: &str) -> (LogSinks, std::path::PathBuf) {
+        let file = std::env::temp_dir().join(format!("warmroute-request-log-{name}-{}", std::process::id()));
+        _ = std::fs::remove_file(&file);
+        let config = AccessLogConfig { file: Some(file.clone()), ..AccessLogConfig::default() };
+        let log = AccessLog::start(config).unwrap().map(Arc::new);
+        (LogSinks::new(log, None, Clock::start()), file)
+    }
+
+    #[tokio::test]
+    async fn a_line_is_written_once_when_the_last_part_of_its_request_is_dropped() {
+        let (sinks, file) = sinks_with_log("once");
+        let log = sinks.access_log.clone().unwrap();
+        let open = |path: &str| {
+            let mut request = Request::builder().uri(path).body(()).unwrap();
+            RequestLog::open(&sinks, &mut request, &HeaderValue::from_static("id"))
+        };
+        drop(open("/health"));
+        let (handler, other) = (open("/v1/models"), open("/v1/other"));
+        let body = handler.clone();
+        handler.note(|entry| entry.status = Some(200));
+        drop(handler);
+        // The other line is written, so one that was due before it would be there too.
+        drop(other);
+        wait_for_lines(&log, 1);
+        body.note(|entry| entry.bytes = 77);
+        drop(body);
+        wait_for_lines(&log, 2);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].contains("/v1/other"), "{text}");
+        assert!(["/v1/models", "200", "77"].iter().all(|part| lines[1].contains(part)), "{text}");
+        _ = std::fs::remove_file(file);
+    }
+
+    fn wait_for_lines(log: &AccessLog, lines: u64) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while log.counts().written < lines && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        assert_eq!(log.counts().written, lines);
+    }
 
     #[test]
     fn without_log_and_collector_a_request_carries_two_empty_pointers() {
-        let router = Router::new("random".parse::<Standard>().unwrap(), warmroute_router::Config::default());
-        let gateway = Gateway::new(Arc::new(router), Config::default(), Records::default()).unwrap();
+        let sinks = LogSinks::new(None, None, Clock::start());
         let mut request = Request::new(());
         request.headers_mut().insert("traceparent", HeaderValue::from_static("anything"));
-        let log = RequestLog::open(&gateway, &mut request, &HeaderValue::from_static("id"));
+        let log = RequestLog::open(&sinks, &mut request, &HeaderValue::from_static("id"));
         assert!(log.0.is_none() && log.spans().is_none() && log.begin_queue().start.is_none());
         assert_eq!(request.headers()["traceparent"], "anything", "it passes as any other header");
         // Neither is allocated, so neither costs more than a comparison.

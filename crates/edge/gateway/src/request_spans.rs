@@ -26,7 +26,7 @@ use warmroute_record::AccessEntry;
 use warmroute_router::{CandidateRecord, Decision};
 use warmroute_types::Micros;
 
-use crate::gateway::Gateway;
+use crate::log_sinks::LogSinks;
 use crate::random::random;
 
 /// Paths that name a span, beside those of [`Api`]. Clients may send any other path.
@@ -70,11 +70,11 @@ impl RequestSpans {
     /// Begins the spans of a request, if it is sampled. Its headers then contain a valid trace context or none, and the
     /// context of a request that is not sampled, so that no worker begins a trace of its own.
     pub(crate) fn begin<B>(
-        gateway: &Gateway,
+        sinks: &LogSinks,
         request: &mut Request<B>,
         received: Micros,
     ) -> Option<RequestSpans> {
-        let tracer = gateway.tracer.as_ref()?;
+        let tracer = sinks.tracer.as_ref()?;
         let remote = RemoteContext::extract(request.headers_mut());
         let context = match &remote {
             Some(remote) => remote.context.child(new_span_id()),
@@ -100,7 +100,7 @@ impl RequestSpans {
             route: route_of(path),
             operation: operation_of(api, path),
             provider: if api == Api::Messages { "anthropic" } else { "openai" },
-            scheme: gateway.client_scheme(),
+            scheme: sinks.client_scheme(),
             host: host.map(str::to_owned),
             at: SystemTime::now(),
             received,

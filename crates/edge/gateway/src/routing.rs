@@ -4,10 +4,11 @@ use std::cell::RefCell;
 
 use http::HeaderValue;
 use warmroute_admission::ExpectedWait;
-use warmroute_router::{Decision, Scratch};
+use warmroute_policy::Standard;
+use warmroute_router::{Decision, Router, Scratch};
 use warmroute_types::{Micros, WorkerId};
 
-use crate::gateway::Gateway;
+use crate::forwarding::Forwarding;
 use crate::gateway_error::GatewayError;
 use crate::parsed_request::ParsedRequest;
 use crate::random::random;
@@ -19,22 +20,22 @@ thread_local! {
 
 /// Chooses a worker outside `avoid` and books the request on it.
 pub(crate) fn route(
-    gateway: &Gateway,
+    forwarding: &Forwarding,
     request: &ParsedRequest,
     avoid: &[WorkerId],
     request_id: Option<&HeaderValue>,
 ) -> Result<Box<Decision>, GatewayError> {
     let texts = request.texts();
     let request = request.routing_request(&texts, avoid);
-    let (now, random) = (gateway.now(), random());
+    let (now, random) = (forwarding.clock.now(), random());
     let decision = SCRATCH.with_borrow_mut(|scratch| {
-        scratch.kept = gateway.console.wanted_candidates();
-        gateway.router.route(&request, scratch, now, random)
+        scratch.kept = forwarding.observers.console.wanted_candidates();
+        forwarding.router.route(&request, scratch, now, random)
     });
     // A decision is large, and moves through many hands.
     let decision = decision.map(Box::new).map_err(|why| GatewayError::no_route(&why, request.model))?;
-    gateway.notify_peers();
-    gateway.metrics.count_decision(decision.policy, decision.reason);
+    forwarding.peers.notify();
+    forwarding.observers.metrics.count_decision(decision.policy, decision.reason);
     tracing::debug!(
         request = request_id.map_or("none", text_of), worker = %decision.worker.label,
         policy = decision.policy, reason = decision.reason, view = %decision.view,
@@ -46,16 +47,15 @@ pub(crate) fn route(
 
 /// The expected time to first token of a request that would be routed now; `None` if no worker can take it.
 pub(crate) fn expected_ttft(
-    gateway: &Gateway,
+    router: &Router<Standard>,
+    now: Micros,
     request: &ParsedRequest,
     avoid: &[WorkerId],
 ) -> Option<Micros> {
     let texts = request.texts();
     let request = request.routing_request(&texts, avoid);
-    let (now, random) = (gateway.now(), random());
-    let preview = SCRATCH
-        .with_borrow_mut(|scratch| gateway.router.inspect().preview(&request, scratch, now, random))
-        .ok()?;
+    let preview =
+        SCRATCH.with_borrow_mut(|scratch| router.inspect().preview(&request, scratch, now, random())).ok()?;
     let chosen = preview.candidates.get(preview.chosen)?;
     Some(as_micros(chosen.numbers.estimate.ttft_ms()))
 }
@@ -72,15 +72,15 @@ fn as_micros(ms: f32) -> Micros {
 }
 
 /// All workers except the one that stores what the request continues. None, if any worker will do.
-pub(crate) fn all_but_stored(gateway: &Gateway, request: &ParsedRequest) -> Vec<WorkerId> {
+pub(crate) fn all_but_stored(router: &Router<Standard>, request: &ParsedRequest) -> Vec<WorkerId> {
     let Some(stored_at) = request.stored.worker else { return Vec::new() };
-    let workers = gateway.router.inspect().workers();
+    let workers = router.inspect().workers();
     workers.iter().map(|view| view.worker.id).filter(|id| *id != stored_at).collect()
 }
 
 /// All workers except the one with this label, which a client requests.
-pub(crate) fn all_but(gateway: &Gateway, requested: &str) -> Result<Vec<WorkerId>, GatewayError> {
-    let workers = gateway.router.inspect().workers();
+pub(crate) fn all_but(router: &Router<Standard>, requested: &str) -> Result<Vec<WorkerId>, GatewayError> {
+    let workers = router.inspect().workers();
     let others = workers.iter().filter(|view| *view.worker.label != *requested).map(|view| view.worker.id);
     let others: Vec<WorkerId> = others.collect();
     if others.len() == workers.len() {

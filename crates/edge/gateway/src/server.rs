@@ -31,14 +31,14 @@ const TARGET_BYTES_MAX: usize = 8 << 10;
 
 /// Serves clients until a drain begins; ends when the last connection has closed.
 pub fn serve(gateway: Arc<Gateway>, listener: TcpListener, acceptor: Acceptor, drain: Drain) -> Serving {
-    gateway.set_client_scheme(acceptor.scheme());
+    gateway.log_sinks.set_client_scheme(acceptor.scheme());
     let settings = Arc::clone(&gateway);
     let timeouts = move || {
         let timeouts = settings.config().timeouts;
         ClientTimeouts { head: timeouts.head, write_stall: timeouts.idle }
     };
     let limits = ListenerLimits {
-        open: gateway.metrics.client_connections.clone(),
+        open: gateway.forwarding.observers.metrics.client_connections.clone(),
         ..ListenerLimits::new(gateway.config().connections_max, acceptor, timeouts)
     };
     let service = move |request| {
@@ -53,7 +53,7 @@ async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Respo
     let path = request.uri().path();
     let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
     let drain = ClientConnection::drain_of(request.extensions());
-    let log = RequestLog::open(gateway, &mut request, &request_id);
+    let log = RequestLog::open(&gateway.log_sinks, &mut request, &request_id);
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
     let responding = Box::pin(async {
         let (parts, body) = request.into_parts();
@@ -100,8 +100,8 @@ async fn handle(gateway: &Arc<Gateway>, mut request: Request<Incoming>) -> Respo
 
 /// Counts and logs a request that the gateway itself refuses.
 pub(crate) fn report_refusal(gateway: &Gateway, refusal: &GatewayError, request_id: &http::HeaderValue) {
-    gateway.metrics.count_refusal(refusal.code());
-    let Some(left_out) = gateway.throttles.refusals.take(gateway.now()) else { return };
+    gateway.forwarding.observers.metrics.count_refusal(refusal.code());
+    let Some(left_out) = gateway.log_sinks.refusals.take(gateway.now()) else { return };
     // The text may contain what a client sent. As a string it is quoted and cannot forge a log line.
     let (request, why, status) = (text_of(request_id), refusal.to_string(), refusal.status().as_u16());
     let what = if refusal.is_worker_failure() { "request failed" } else { "request refused" };
@@ -174,10 +174,10 @@ async fn screen(
         only(Method::POST, "POST")?;
     } else if path == "/v1/models" {
         only(Method::GET, "GET, HEAD")?;
-        return Ok(Screened::Answered(models::list(gateway)));
+        return Ok(Screened::Answered(models::list(&gateway.router, &gateway.config())));
     } else if let Some(id) = path.strip_prefix("/v1/models/") {
         only(Method::GET, "GET, HEAD")?;
-        return models::one(gateway, &percent_decoded(id)).map(Screened::Answered);
+        return models::one(&gateway.router, &gateway.config(), &percent_decoded(id)).map(Screened::Answered);
     } else if !is_client_path(path) {
         return Err(GatewayError::UnknownPath(path.to_owned()));
     }
@@ -195,7 +195,7 @@ async fn answer_worker_api(
         accept_connection(&request, None);
         return worker_api.answer(request).await;
     }
-    worker_api.0.metrics.count_refusal(GatewayError::Unauthorized.code());
+    worker_api.0.forwarding.observers.metrics.count_refusal(GatewayError::Unauthorized.code());
     log.note(|entry| entry.error = Some(GatewayError::Unauthorized.code()));
     let mut response = worker_api.answer(request).await;
     close_after(&mut response);

@@ -14,10 +14,12 @@ use std::time::Duration;
 
 use http::Method;
 use tokio::time::{Instant, sleep};
+use warmroute_policy::Standard;
 use warmroute_prompt::Api;
+use warmroute_router::Router;
 use warmroute_types::WorkerId;
 
-use crate::gateway::Gateway;
+use crate::admission_gate::AdmissionGate;
 use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
 use crate::parsed_request::ParsedRequest;
@@ -59,7 +61,7 @@ fn owner_of(tenant: Option<&Tenant>) -> u64 {
 /// what it stores. Refuses a request for an object that its tenant does not have.
 pub(crate) async fn settle(
     request: &mut ParsedRequest,
-    gateway: &Gateway,
+    gate: &AdmissionGate,
     method: &Method,
     path: &str,
     tenant: Option<&Tenant>,
@@ -94,10 +96,10 @@ pub(crate) async fn settle(
         return Err(GatewayError::StoredNotFound(StoredReference { kind, id }));
     }
     for reference in &request.stored.references {
-        let found = find(gateway, reference, tenant).await;
+        let found = find(&gate.router, reference, tenant).await;
         if let (Err(GatewayError::StoredLost(_)), StoredKind::Response) = (&found, reference.kind) {
             // Its worker has gone, so it is not computed any more.
-            gateway.end_background(hash_of(reference.kind, &reference.id), None);
+            gate.end_background(hash_of(reference.kind, &reference.id), None);
         }
         let worker = found?;
         match (worker, request.stored.worker) {
@@ -113,7 +115,7 @@ pub(crate) async fn settle(
 /// The worker that stores an object of this tenant; `None` if the object is unknown and there are no tenants, so that any
 /// worker may answer.
 async fn find(
-    gateway: &Gateway,
+    router: &Router<Standard>,
     reference: &StoredReference,
     tenant: Option<&Tenant>,
 ) -> Result<Option<WorkerId>, GatewayError> {
@@ -121,17 +123,17 @@ async fn find(
     let is_ours = |owner_there: u64| tenant.is_none() || owner_there == owner;
     let deadline = Instant::now() + PEERS_WAIT_MAX;
     let stored = loop {
-        let stored = gateway.router.inspect().stored_response(id);
+        let stored = router.inspect().stored_response(id);
         match stored.filter(|stored| is_ours(stored.owner)) {
             Some(stored) => break stored,
-            None if gateway.router.peering().is_sharing() && Instant::now() < deadline => {
+            None if router.peering().is_sharing() && Instant::now() < deadline => {
                 sleep(PEERS_WAIT_STEP).await;
             }
             None if tenant.is_none() => return Ok(None),
             None => return Err(GatewayError::StoredNotFound(reference.clone())),
         }
     };
-    let workers = gateway.router.inspect().workers();
+    let workers = router.inspect().workers();
     let worker = workers.iter().find(|view| view.worker.identity == stored.worker);
     match worker {
         Some(view) => Ok(Some(view.worker.id)),

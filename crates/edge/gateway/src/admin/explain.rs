@@ -7,12 +7,14 @@ use http::{Method, Response, StatusCode, request};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
+use warmroute_policy::Standard;
 use warmroute_prompt::Api;
-use warmroute_router::{CandidateRecord, Preview, Scratch};
+use warmroute_router::{CandidateRecord, Preview, Router, Scratch};
 
 use super::workers::parameter;
 use super::{AdminError, AdminResult, as_json};
 use crate::client_path::is_client_path;
+use crate::forwarding::Forwarding;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::history::{HISTORY_LEN, PastDecision};
@@ -26,13 +28,13 @@ const DEFAULT_COUNT: usize = 20;
 const DEFAULT_PATH: &str = "/v1/chat/completions";
 
 /// `GET /explain[?n=…]`: the last decisions, newest first. `last` is another name for `n`.
-pub(super) fn last(gateway: &Gateway, query: &str) -> AdminResult {
+pub(super) fn last(forwarding: &Forwarding, query: &str) -> AdminResult {
     let wanted = parameter(query, "n").or_else(|| parameter(query, "last"));
     let wanted = wanted.map_or(Ok(DEFAULT_COUNT), |n| n.parse());
     let bad = |_| AdminError(StatusCode::BAD_REQUEST, format!("n must be a number, up to {HISTORY_LEN}"));
     let (wanted, now) = (wanted.map_err(bad)?, SystemTime::now());
-    let decisions = gateway.history.last(wanted);
-    Ok(as_json(&decisions.iter().map(|past| describe_past(gateway, past, now)).collect()))
+    let decisions = forwarding.observers.history.last(wanted);
+    Ok(as_json(&decisions.iter().map(|past| describe_past(&forwarding.router, past, now)).collect()))
 }
 
 /// `POST /explain[?path=…]`: where the request in the body would go now. It is neither sent nor booked.
@@ -64,17 +66,17 @@ async fn compute_preview(
         return Err(GatewayError::UnknownPath(path.to_owned()));
     }
     let config = gateway.config();
-    let received = intake::receive(&Method::POST, api, &parts.headers, body, gateway, &config, None);
+    let received = intake::receive(&Method::POST, api, &parts.headers, body, &gateway.reader, &config, None);
     let parsed = received.await?.request;
     let texts = parsed.texts();
     let request = parsed.routing_request(&texts, &[]);
     let preview =
         gateway.router.inspect().preview(&request, &mut Scratch::default(), gateway.now(), random());
     let preview = preview.map_err(|why| GatewayError::no_route(&why, request.model))?;
-    Ok(describe_preview(gateway, &preview, request.model))
+    Ok(describe_preview(&gateway.router, &preview, request.model))
 }
 
-pub(super) fn describe_past(gateway: &Gateway, past: &PastDecision, now: SystemTime) -> Value {
+pub(super) fn describe_past(router: &Router<Standard>, past: &PastDecision, now: SystemTime) -> Value {
     let chosen = past.considered[0].as_ref().map(|chosen| &chosen.worker);
     let kept = past.considered.iter().flatten();
     // All of them, where the console asked for them.
@@ -83,7 +85,7 @@ pub(super) fn describe_past(gateway: &Gateway, past: &PastDecision, now: SystemT
     let candidates: Value = kept
         .clone()
         .chain(others)
-        .map(|one| describe(gateway, one, CandidateRole::of(chosen == Some(&one.worker))))
+        .map(|one| describe(router, one, CandidateRole::of(chosen == Some(&one.worker))))
         .collect();
     let end = past.end();
     json!({
@@ -103,10 +105,10 @@ pub(super) fn describe_past(gateway: &Gateway, past: &PastDecision, now: SystemT
     })
 }
 
-fn describe_preview(gateway: &Gateway, preview: &Preview, model: Option<&str>) -> Value {
+fn describe_preview(router: &Router<Standard>, preview: &Preview, model: Option<&str>) -> Value {
     let candidates = preview.candidates.iter().enumerate();
     let candidates: Value = candidates
-        .map(|(index, candidate)| describe(gateway, candidate, CandidateRole::of(index == preview.chosen)))
+        .map(|(index, candidate)| describe(router, candidate, CandidateRole::of(index == preview.chosen)))
         .collect();
     json!({
         "model": model,
@@ -130,7 +132,7 @@ impl CandidateRole {
     }
 }
 
-fn describe(gateway: &Gateway, candidate: &CandidateRecord, role: CandidateRole) -> Value {
+fn describe(router: &Router<Standard>, candidate: &CandidateRecord, role: CandidateRole) -> Value {
     let CandidateRecord { worker, view, numbers } = candidate;
     let estimate = &numbers.estimate;
     json!({
@@ -152,7 +154,7 @@ fn describe(gateway: &Gateway, candidate: &CandidateRecord, role: CandidateRole)
         "step_ms": rounded(estimate.step_ms.into()),
         "eviction_ms": rounded(estimate.eviction_ms.into()),
         "expected_ttft_ms": rounded(estimate.ttft_ms().into()),
-        "cost_ms": gateway.router.inspect().policy().cost_ms(numbers).map(|ms| rounded(ms.into())),
+        "cost_ms": router.inspect().policy().cost_ms(numbers).map(|ms| rounded(ms.into())),
     })
 }
 

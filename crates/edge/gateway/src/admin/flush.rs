@@ -12,12 +12,12 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use warmroute_fleet::Worker;
-use warmroute_router::Change;
+use warmroute_policy::Standard;
+use warmroute_router::{Change, Router};
 use warmroute_types::mask_url;
-use warmroute_wire::HttpClient;
+use warmroute_wire::{Dialer, HttpClient};
 
 use super::{AdminResult, as_json};
-use crate::gateway::Gateway;
 
 /// How long an engine may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,14 +25,15 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const PATHS: [&str; 2] = ["/flush_cache", "/reset_prefix_cache"];
 
 /// Empties the cache of every engine. The answer is 200 if all did so, else 502 with each engine's reason.
-pub(super) async fn flush_all(gateway: &Arc<Gateway>) -> AdminResult {
+pub(super) async fn flush_all(router: &Arc<Router<Standard>>, dialer: &Dialer) -> AdminResult {
     let mut engines: BTreeMap<String, Vec<Arc<Worker>>> = BTreeMap::new();
-    for view in gateway.router.inspect().workers() {
+    for view in router.inspect().workers() {
         engines.entry(view.worker.address.url.clone()).or_default().push(view.worker);
     }
     let mut flushing = JoinSet::new();
     for (url, ranks) in engines {
-        flushing.spawn(flush(Arc::clone(gateway), url, ranks));
+        let client = HttpClient::new(&url, TIMEOUT, dialer.clone());
+        flushing.spawn(flush(Arc::clone(router), client, url, ranks));
     }
     let mut flushed: Vec<(String, Result<(), String>)> = flushing.join_all().await;
     flushed.sort();
@@ -49,11 +50,15 @@ fn describe(url: &str, result: Result<(), String>) -> Value {
     json!({"url": mask_url(url), "flushed": result.is_ok(), "error": result.err()})
 }
 
-async fn flush(gateway: Arc<Gateway>, url: String, ranks: Vec<Arc<Worker>>) -> (String, Result<(), String>) {
-    let mut client = HttpClient::new(&url, TIMEOUT, gateway.config().dialer.clone());
+async fn flush(
+    router: Arc<Router<Standard>>,
+    mut client: HttpClient,
+    url: String,
+    ranks: Vec<Arc<Worker>>,
+) -> (String, Result<(), String>) {
     let result = flush_engine(&mut client).await;
     if result.is_ok() {
-        ranks.into_iter().for_each(|worker| gateway.router.apply(Change::Emptied { worker }));
+        ranks.into_iter().for_each(|worker| router.apply(Change::Emptied { worker }));
         tracing::info!(worker = %mask_url(&url), "cache flushed by the admin API");
     }
     (url, result)

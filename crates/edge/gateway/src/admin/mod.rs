@@ -145,7 +145,11 @@ impl Admin {
             connection.open.accept(0);
         }
         if (&parts.method, parts.uri.path()) == (&Method::GET, "/ui/stream") {
-            return ui::stream(&self.gateway, &ClientConnection::drain_of(&parts.extensions));
+            return ui::stream(
+                &self.gateway.forwarding,
+                &self.gateway.fleet_notes,
+                &ClientConnection::drain_of(&parts.extensions),
+            );
         }
         let page = self.page(&parts, body, token.as_ref()).await?;
         Ok(page.map(AdminBody::Whole))
@@ -159,7 +163,7 @@ impl Admin {
             (&Method::GET | &Method::HEAD, "/readyz") => self.readyz(),
             (&Method::GET, "/metrics") => {
                 let gateway = Arc::clone(&self.gateway);
-                metrics_page(move || gateway.metrics.encode()).await
+                metrics_page(move || gateway.forwarding.observers.metrics.encode()).await
             }
             (&Method::GET, "/config") => Ok(as_json(&self.configuration.in_force())),
             (&Method::PUT, "/config") => {
@@ -170,11 +174,16 @@ impl Admin {
                 Err(AdminError(StatusCode::FORBIDDEN, KEY_NEEDS_TOKEN.to_owned()))
             }
             (_, path) if worker_api::is_path(path) => worker_api::answer(&self.gateway, parts, body).await,
-            (&Method::GET, "/peers") => Ok(as_json(&peers_page(&self.gateway))),
+            (&Method::GET, "/peers") => {
+                Ok(as_json(&peers_page(&self.gateway.router, self.gateway.now(), &self.gateway.peers)))
+            }
             (&Method::GET, "/ui" | "/ui/") => Ok(console::page()),
-            (&Method::GET, "/ui/request") => ui::request(&self.gateway, query),
-            (&Method::GET, "/prefixes") => Ok(as_json(&prefixes::report(&self.gateway))),
-            (&Method::GET, "/explain") => explain::last(&self.gateway, query),
+            (&Method::GET, "/ui/request") => ui::request(&self.gateway.forwarding, query),
+            (&Method::GET, "/prefixes") => Ok(as_json(&prefixes::report(
+                &self.gateway.forwarding.observers.prefixes,
+                self.gateway.now(),
+            ))),
+            (&Method::GET, "/explain") => explain::last(&self.gateway.forwarding, query),
             (&Method::POST, "/explain") => Ok(explain::preview(&self.gateway, parts, query, body).await),
             (&Method::POST, "/events") => self.receive_report(&parts.headers, query, body).await,
             (
@@ -207,7 +216,7 @@ impl Admin {
         };
         reports.authorize(headers)?;
         let body = bounded_body(body, headers, reports::BODY_BYTES_MAX).await?;
-        reports.receive(&self.gateway, headers, query, body).await
+        reports.receive(&self.gateway.router, headers, query, body).await
     }
 
     fn readyz(&self) -> AdminResult {

@@ -2,16 +2,17 @@
 
 use serde_json::{Value, json};
 use warmroute_prefixes::{BreakReport, ModelReport};
+use warmroute_types::Micros;
 
-use crate::gateway::Gateway;
+use crate::prefix_observer::PrefixObserver;
 
 /// Places shown for a model.
 const PLACES_MAX: usize = 16;
 
 /// The places where prompts part, by model, the greatest loss first.
-pub(super) fn report(gateway: &Gateway) -> Value {
-    let report = gateway.prefixes.report(gateway.now());
-    let skipped = gateway.prefixes.skipped();
+pub(super) fn report(observer: &PrefixObserver, now: Micros) -> Value {
+    let report = observer.report(now);
+    let skipped = observer.skipped();
     // Requests that were not observed are taken to be like the others.
     let scale = (report.outlined + skipped) as f64 / report.outlined.max(1) as f64;
     json!({

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
+use warmroute_policy::Standard;
+use warmroute_router::Router;
 use warmroute_types::Address;
 
 use super::workers::parameter;
 use super::{AdminError, AdminResult, UNAUTHORIZED, as_json};
 use crate::Token;
-use crate::gateway::Gateway;
 
 /// Posts are batches of 100 ms; snapshots are larger.
 pub(super) const BODY_BYTES_MAX: usize = 32 << 20;
@@ -59,12 +60,12 @@ impl ReportReceiver {
 
     pub async fn receive(
         &self,
-        gateway: &Gateway,
+        router: &Router<Standard>,
         headers: &HeaderMap,
         query: &str,
         body: Bytes,
     ) -> AdminResult {
-        let worker = worker_parameter(gateway, query)?;
+        let worker = worker_parameter(router, query)?;
         let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         match self.post(worker, kind, body).await {
             Ok(accepted) => Ok(as_json(&accepted)),
@@ -90,13 +91,13 @@ impl ReportReceiver {
 }
 
 /// The worker that a post is about. It must belong to the fleet.
-fn worker_parameter(gateway: &Gateway, query: &str) -> Result<Address, AdminError> {
+fn worker_parameter(router: &Router<Standard>, query: &str) -> Result<Address, AdminError> {
     let bad = |why: &str| AdminError(StatusCode::BAD_REQUEST, why.to_owned());
     let url = parameter(query, "worker").ok_or_else(|| bad("missing parameter: POST /events?worker=URL"))?;
     let rank = parameter(query, "rank").map(|rank| rank.parse::<u16>()).transpose();
     let rank = rank.map_err(|_| bad("rank must be a number"))?;
     let address = Address { url: url.trim_end_matches('/').to_owned(), rank };
-    let is_known = gateway.router.inspect().workers().iter().any(|view| view.worker.address == address);
+    let is_known = router.inspect().workers().iter().any(|view| view.worker.address == address);
     let unknown = || AdminError(StatusCode::NOT_FOUND, format!("no such worker: {address}"));
     if is_known { Ok(address) } else { Err(unknown()) }
 }

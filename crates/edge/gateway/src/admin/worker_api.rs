@@ -71,7 +71,7 @@ pub(super) async fn answer(gateway: &Arc<Gateway>, parts: &Parts, body: Incoming
         (&Method::DELETE, _) if path.starts_with("/workers/") => {
             workers::remove_named(gateway, &percent_decoded(&path["/workers/".len()..]))
         }
-        (&Method::POST, "/flush_cache") => flush::flush_all(gateway).await,
+        (&Method::POST, "/flush_cache") => flush::flush_all(&gateway.router, &gateway.config().dialer).await,
         (&Method::POST, "/finish_session") => Ok(as_json(&json!({"status": "ok"}))),
         (method, _) => {
             Err(AdminError(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not allowed for this page")))

@@ -99,7 +99,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "models": models,
         "pools": gateway.router.inspect().groups_of(view.worker.id),
         "state": view.load.state.as_str(),
-        "trouble": gateway.probe_problems.get(&view.worker.address),
+        "trouble": gateway.fleet_notes.probe_problems.get(&view.worker.address),
         "breaker": view.breaker.state().as_str(),
         // The worker asked for a pause, or is avoided because it is far slower than predicted.
         "rests_ms": view.load.paused_until.since(gateway.now()).as_millis_f64().round(),
@@ -128,7 +128,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
 
 /// Whether the requests of each API are compared with the engine's KV events; null for an engine that is not aligned.
 fn describe_apis(gateway: &Gateway, url: &str) -> Value {
-    let Some(presumed) = gateway.alignments.presumed_apis(url) else { return Value::Null };
+    let Some(presumed) = gateway.reader.alignments.presumed_apis(url) else { return Value::Null };
     let describe = |api: Api| match presumed.iter().find(|one| one.api == api) {
         Some(PresumedApi { why, .. }) => format!("presumed: {why}"),
         None => "precise".to_owned(),
@@ -139,7 +139,7 @@ fn describe_apis(gateway: &Gateway, url: &str) -> Value {
 /// Why the view of a worker's cache is not better than it is.
 fn why(gateway: &Gateway, view: &WorkerView) -> Option<String> {
     let is_presumed = view.load.view == CacheView::Presumed;
-    let reason = gateway.view_reasons.get(&view.worker.address);
+    let reason = gateway.fleet_notes.view_reasons.get(&view.worker.address);
     reason.or_else(|| is_presumed.then(|| NOT_QUERIED.to_owned()))
 }
 

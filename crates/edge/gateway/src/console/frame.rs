@@ -8,14 +8,16 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use warmroute_admission::Class;
 use warmroute_fleet::WorkerView;
-use warmroute_policy::Policy;
-use warmroute_router::HeldHead;
+use warmroute_policy::{Policy, Standard};
+use warmroute_router::{HeldHead, Router};
 
 use super::request_row::{RequestRow, RequestUpdate, SentRows};
 use super::rounding::thousandths;
 use super::worker_row::WorkerRow;
-use crate::gateway::Gateway;
+use crate::fleet_notes::FleetNotes;
+use crate::forwarding::Forwarding;
 use crate::history::PastDecision;
+use crate::observers::Observers;
 use crate::peers_page::peers_page;
 
 /// Decisions that a new page gets from before it was opened.
@@ -66,6 +68,8 @@ struct Frame<'a> {
 
 /// Builds frames, and remembers what pages know.
 pub(super) struct FrameBuilder {
+    forwarding: Arc<Forwarding>,
+    notes: Arc<FleetNotes>,
     started: u64,
     sent: SentRows,
     decisions: u64,
@@ -76,13 +80,16 @@ pub(super) struct FrameBuilder {
 }
 
 impl FrameBuilder {
-    pub(super) fn new(gateway: &Gateway) -> FrameBuilder {
-        let uptime = Duration::from_micros(gateway.since_start(gateway.now()).0);
+    pub(super) fn new(forwarding: Arc<Forwarding>, notes: Arc<FleetNotes>) -> FrameBuilder {
+        let clock = forwarding.clock;
+        let uptime = Duration::from_micros(clock.since_start(clock.now()).0);
         let started = SystemTime::now() - uptime;
         FrameBuilder {
             started: unix_ms(started),
             sent: SentRows::default(),
-            decisions: gateway.history.count(),
+            decisions: forwarding.observers.history.count(),
+            forwarding,
+            notes,
             prefixes: Value::Null,
             surveyed: None,
             built: Duration::ZERO,
@@ -90,26 +97,28 @@ impl FrameBuilder {
     }
 
     /// What a new page is told before its first frame.
-    pub(super) fn first_frame(&mut self, gateway: &Gateway) -> Bytes {
-        let past = gateway.history.last(PAST_ROWS);
+    pub(super) fn first_frame(&mut self) -> Bytes {
+        let past = self.forwarding.observers.history.last(PAST_ROWS);
         let requests = past.iter().rev().map(|past| RequestRow::of(past)).collect();
         let version = env!("CARGO_PKG_VERSION");
         event("hello", &Hello { version, started: self.started, requests, prefixes: &self.prefixes })
     }
 
     /// The next frame, for all pages.
-    pub(super) fn frame(&mut self, gateway: &Gateway) -> Bytes {
-        let views = gateway.router.inspect().workers();
+    pub(super) fn frame(&mut self) -> Bytes {
+        let (forwarding, notes) = (Arc::clone(&self.forwarding), Arc::clone(&self.notes));
+        let Forwarding { router, clock, gate, observers, .. } = &*forwarding;
+        let Observers { console, history, .. } = observers;
+        let views = router.inspect().workers();
         let is_survey_due = self.surveyed.is_none_or(|at| at.elapsed() >= SURVEY_EVERY);
         if is_survey_due {
             self.surveyed = Some(Instant::now());
-            self.prefixes = describe_prefixes(gateway, &views);
+            self.prefixes = describe_prefixes(router, &views);
         }
-        let rows: Vec<Arc<PastDecision>> = gateway.console.rows.lock().iter().cloned().collect();
+        let rows: Vec<Arc<PastDecision>> = console.rows.lock().iter().cloned().collect();
         let (new, updates) = self.sent.advance(&rows);
-        let console = &gateway.console;
-        let (running, waiting) = gateway.admission_gate.counts();
-        let decisions = gateway.history.count();
+        let (running, waiting) = gate.counts();
+        let decisions = history.count();
         let wanted = (CANDIDATES_A_FRAME / views.len().max(1)).clamp(1, ROWS_A_FRAME);
         console.set_sample(wanted as u32, decisions - self.decisions);
         self.decisions = decisions;
@@ -117,20 +126,20 @@ impl FrameBuilder {
             "frame",
             &Frame {
                 at: unix_ms(SystemTime::now()),
-                policy: gateway.router.inspect().policy().name(),
+                policy: router.inspect().policy().name(),
                 decisions,
                 running,
                 queued: Class::ALL.into_iter().map(Class::as_str).zip(waiting).collect(),
-                awaiting_worker: gateway.admission_gate.awaiting_worker(),
+                awaiting_worker: gate.awaiting_worker(),
                 built_us: self.built.as_micros() as u64,
-                workers: views.iter().map(|view| WorkerRow::of(gateway, view)).collect(),
+                workers: views.iter().map(|view| WorkerRow::of(&forwarding, &notes, view)).collect(),
                 requests: new.iter().map(|past| RequestRow::of(past)).collect(),
                 updates,
                 ttft: console.observed_ttft.take(),
                 expected: console.expected_ttft.take(),
                 durations: console.durations.take(),
-                shadows: describe_shadows(gateway),
-                peers: peers_page(gateway),
+                shadows: describe_shadows(router),
+                peers: peers_page(router, clock.now(), &forwarding.peers),
                 prefixes: is_survey_due.then_some(&self.prefixes),
             },
         )
@@ -138,8 +147,8 @@ impl FrameBuilder {
 }
 
 /// The acting policy and each shadow, as totals.
-fn describe_shadows(gateway: &Gateway) -> Vec<Value> {
-    let compared = gateway.router.inspect().policy_comparisons();
+fn describe_shadows(router: &Router<Standard>) -> Vec<Value> {
+    let compared = router.inspect().policy_comparisons();
     let describe = compared.iter().map(|one| {
         json!({
             "policy": one.policy, "decisions": one.decisions, "agreed": one.agreed,
@@ -151,8 +160,8 @@ fn describe_shadows(gateway: &Gateway) -> Vec<Value> {
 }
 
 /// The index: its size, and the largest beginnings of prompts as hashes.
-fn describe_prefixes(gateway: &Gateway, views: &[WorkerView]) -> Value {
-    let inspect = gateway.router.inspect();
+fn describe_prefixes(router: &Router<Standard>, views: &[WorkerView]) -> Value {
+    let inspect = router.inspect();
     let stats = inspect.index_stats();
     let heads = inspect.prefix_heads(HEADS);
     let label = |id| views.iter().find(|view| view.worker.id == id).map(|view| &*view.worker.label);

@@ -8,8 +8,10 @@ use tokio::sync::mpsc;
 use super::body::AdminBody;
 use super::frame::FrameBuilder;
 use super::pages::OpenPages;
+use super::state::Console;
 use crate::drain::Drain;
-use crate::gateway::Gateway;
+use crate::fleet_notes::FleetNotes;
+use crate::forwarding::Forwarding;
 
 /// Pages that may be open at once.
 const PAGES_MAX: usize = 16;
@@ -29,9 +31,14 @@ const REST: u32 = 200;
 pub(crate) struct TooManyPages;
 
 /// Opens the stream of a page. It ends when a drain of the admin listener begins.
-pub(crate) fn subscribe(gateway: &Arc<Gateway>, drain: &Drain) -> Result<AdminBody, TooManyPages> {
+pub(crate) fn subscribe(
+    forwarding: &Arc<Forwarding>,
+    notes: &Arc<FleetNotes>,
+    drain: &Drain,
+) -> Result<AdminBody, TooManyPages> {
     let (page, events) = mpsc::channel(FRAMES_BEHIND);
-    let mut open = gateway.console.pages.open.lock();
+    let console = &forwarding.observers.console;
+    let mut open = console.pages.open.lock();
     open.pages.retain(|page| !page.is_closed());
     open.new.retain(|page| !page.is_closed());
     if open.pages.len() + open.new.len() >= PAGES_MAX {
@@ -39,29 +46,31 @@ pub(crate) fn subscribe(gateway: &Arc<Gateway>, drain: &Drain) -> Result<AdminBo
     }
     open.new.push(page);
     if !std::mem::replace(&mut open.is_published, true) {
-        gateway.console.open();
-        tokio::spawn(publish_until_drained(Arc::clone(gateway), drain.clone()));
+        console.open();
+        let (forwarding, notes) = (Arc::clone(forwarding), Arc::clone(notes));
+        tokio::spawn(publish_until_drained(forwarding, notes, drain.clone()));
     }
     Ok(AdminBody::Events(events))
 }
 
-async fn publish_until_drained(gateway: Arc<Gateway>, drain: Drain) {
+async fn publish_until_drained(forwarding: Arc<Forwarding>, notes: Arc<FleetNotes>, drain: Drain) {
+    let console = &forwarding.observers.console;
+    let builder = FrameBuilder::new(Arc::clone(&forwarding), notes);
     tokio::select! {
-        () = publish(&gateway) => {}
+        () = publish(console, builder) => {}
         () = drain.wait_begun() => {
-            let mut open = gateway.console.pages.open.lock();
+            let mut open = console.pages.open.lock();
             *open = OpenPages::default();
-            gateway.console.close();
+            console.close();
         }
     }
 }
 
 /// Publishes frames until no page is open.
-async fn publish(gateway: &Gateway) {
-    let mut builder = FrameBuilder::new(gateway);
+async fn publish(console: &Console, mut builder: FrameBuilder) {
     loop {
         let began = Instant::now();
-        if !send_frame(gateway, &mut builder) {
+        if !send_frame(console, &mut builder) {
             return;
         }
         builder.built = began.elapsed();
@@ -71,21 +80,21 @@ async fn publish(gateway: &Gateway) {
 }
 
 /// Sends one frame to all pages. Returns false, and ends all recording, if none is open.
-fn send_frame(gateway: &Gateway, builder: &mut FrameBuilder) -> bool {
+fn send_frame(console: &Console, builder: &mut FrameBuilder) -> bool {
     let new = {
-        let mut open = gateway.console.pages.open.lock();
+        let mut open = console.pages.open.lock();
         open.pages.retain(|page| !page.is_closed());
         open.new.retain(|page| !page.is_closed());
         if open.pages.is_empty() && open.new.is_empty() {
             open.is_published = false;
-            gateway.console.close();
+            console.close();
             return false;
         }
         std::mem::take(&mut open.new)
     };
-    let first = (!new.is_empty()).then(|| builder.first_frame(gateway));
-    let frame = builder.frame(gateway);
-    let mut open = gateway.console.pages.open.lock();
+    let first = (!new.is_empty()).then(|| builder.first_frame());
+    let frame = builder.frame();
+    let mut open = console.pages.open.lock();
     open.pages.retain(|page| page.try_send(frame.clone()).is_ok());
     let greeted = new
         .into_iter()

@@ -6,7 +6,8 @@ use warmroute_fleet::{Models, WorkerView};
 use super::rounding::thousandths;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::cache_counts::CACHE_COUNTS;
-use crate::gateway::Gateway;
+use crate::fleet_notes::FleetNotes;
+use crate::forwarding::Forwarding;
 
 /// One worker.
 #[derive(Serialize)]
@@ -35,12 +36,13 @@ pub(super) struct WorkerRow<'a> {
 }
 
 impl<'a> WorkerRow<'a> {
-    pub(super) fn of(gateway: &Gateway, view: &'a WorkerView) -> WorkerRow<'a> {
-        let now = gateway.now();
+    pub(super) fn of(forwarding: &Forwarding, notes: &FleetNotes, view: &'a WorkerView) -> WorkerRow<'a> {
+        let Forwarding { router, clock, upstreams, .. } = forwarding;
+        let now = clock.now();
         let (worker, load) = (&view.worker, &view.load);
-        let outcomes = gateway.upstreams.outcome_counts(worker);
+        let outcomes = upstreams.outcome_counts(worker);
         let of = |outcome: AttemptOutcome| outcomes[outcome as usize];
-        let counts = gateway.upstreams.cache_counts(worker);
+        let counts = upstreams.cache_counts(worker);
         let count = |name: &str| {
             let place = CACHE_COUNTS.iter().position(|(known, ..)| *known == name);
             place.map_or(0, |place| counts[place])
@@ -53,9 +55,9 @@ impl<'a> WorkerRow<'a> {
                 Models::Any | Models::Unknown => None,
             },
             state: load.state.as_str(),
-            trouble: gateway.probe_problems.get(&worker.address),
+            trouble: notes.probe_problems.get(&worker.address),
             view: load.view.as_str(),
-            queue_ms: thousandths(gateway.router.inspect().latency(worker.id, now).queue_ms.into()),
+            queue_ms: thousandths(router.inspect().latency(worker.id, now).queue_ms.into()),
             in_flight: load.in_flight,
             kv: load.report.map(|report| thousandths(report.kv_use.into())),
             waiting: load.report.map(|report| report.waiting),

@@ -1,7 +1,6 @@
 //! Metrics of peer routers. Empty for a single router.
 
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -13,15 +12,15 @@ use warmroute_policy::Standard;
 use warmroute_router::{Router, SharingView};
 use warmroute_types::Micros;
 
-use crate::clock::EPOCH;
-use crate::peer_transport::{PeerTransport, TrafficCounts, TransportStats};
+use crate::clock::Clock;
+use crate::peer_link::PeerLink;
+use crate::peer_transport::{TrafficCounts, TransportStats};
 
 /// Collects the peer metrics at each scrape.
 pub(super) struct PeerCollector {
     pub router: Arc<Router<Standard>>,
-    pub transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
-    /// The start of the router's clock.
-    pub start: Instant,
+    pub peers: Arc<PeerLink>,
+    pub clock: Clock,
 }
 
 impl std::fmt::Debug for PeerCollector {
@@ -90,11 +89,10 @@ const FLOWS: [Flow; 3] = [
 
 impl Collector for PeerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let now = EPOCH + self.start.elapsed().into();
-        let (Some(sharing), Some(transport)) = (self.router.peering().view(now), self.transport.get()) else {
+        let now = self.clock.now();
+        let (Some(sharing), Some(stats)) = (self.router.peering().view(now), self.peers.stats()) else {
             return Ok(());
         };
-        let stats = transport.stats();
         let family = encoder.encode_descriptor("peers", "Peer routers", None, MetricType::Gauge)?;
         ConstGauge::new(sharing.peers.len() as i64).encode(family)?;
         for (name, help, read) in PEER_GAUGES {

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -16,7 +15,7 @@ use warmroute_policy::Standard;
 use warmroute_router::Router;
 use warmroute_types::Micros;
 
-use crate::clock::EPOCH;
+use crate::clock::Clock;
 
 /// The model label of workers that serve any model, or have not listed theirs yet.
 const ANY_MODEL: &str = "any";
@@ -62,7 +61,7 @@ const GAUGES: [SaturationGauge; 3] = [
 /// Collects the models' saturation at each scrape.
 pub(super) struct SaturationCollector {
     pub router: Arc<Router<Standard>>,
-    pub start: Instant,
+    pub clock: Clock,
 }
 
 impl std::fmt::Debug for SaturationCollector {
@@ -74,7 +73,7 @@ impl std::fmt::Debug for SaturationCollector {
 impl Collector for SaturationCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let views = self.router.inspect().workers();
-        let now = EPOCH + self.start.elapsed().into();
+        let now = self.clock.now();
         let models = by_model(&self.router, &views, now);
         for (name, help, read) in GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

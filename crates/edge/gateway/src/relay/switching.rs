@@ -92,7 +92,7 @@ impl Relay {
                 return Some(AfterFailure::Ended(Ok(last)));
             }
             Continued::Impossible(why) => {
-                self.gateway.metrics.count_continuation("impossible");
+                self.forwarding.observers.metrics.count_continuation("impossible");
                 tracing::info!(why, "a stream whose worker failed cannot be continued");
                 return None;
             }
@@ -154,7 +154,7 @@ impl Relay {
             Err(refusal) => {
                 let why = refusal.to_string();
                 tracing::warn!(why, "no worker continues a stream whose worker failed");
-                self.gateway.metrics.count_continuation("failed");
+                self.forwarding.observers.metrics.count_continuation("failed");
                 drop(request);
                 Poll::Ready(Some(self.fail(&UpstreamError::Closed)))
             }

@@ -33,13 +33,6 @@ impl LineThrottle {
     }
 }
 
-/// Throttles of the lines that requests write into the process's log.
-#[derive(Default)]
-pub(crate) struct LogThrottles {
-    pub refusals: LineThrottle,
-    pub worker_errors: LineThrottle,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

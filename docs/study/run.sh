@@ -25,10 +25,9 @@ else
   out=$here/results claims=$here/claims/results guidance=$here/guidance/results policies=$here/expected_ttft/results routers=$here/many_routers/results img=$here/../img
 fi
 mkdir -p "$out" "$claims" "$guidance" "$policies" "$routers" "$img"
-# The build's commit. Results that were made a moment ago do not change the program.
-commit=$(git -C "$here" describe --always 2>/dev/null || echo unknown)
-if [ -n "$(git -C "$here/../.." status --porcelain -- crates Cargo.lock 2>/dev/null)" ]; then commit=$commit-dirty; fi
-echo "commit $commit, $($lab --version 2>/dev/null || echo "$lab")" >&2
+# What made the results: a build names its commit if it was made with WARMROUTE_COMMIT=$(git rev-parse --short HEAD) cargo build --release.
+build=$($lab simulate --workload short --requests 20 --policies round_robin --bounds off --markdown - | sed -n 's/.*made by: //p')
+echo "$build" >&2
 
 # In the quick pass: one seed, few requests, and few of them in flight.
 lab() {
@@ -47,7 +46,8 @@ lab() {
 }
 
 # A table as Markdown, or results as JSON.
-begins() { if [ -n "${RESUME:-}" ] && [ -s "$1" ]; then return 1; fi; echo "$name" >&2; }
+skipped=
+begins() { if [ -n "${RESUME:-}" ] && [ -s "$1" ]; then skipped=yes; return 1; fi; echo "$name" >&2; }
 run() {
   name=$1; shift
   begins "$out/$name.md" || return 0
@@ -226,14 +226,14 @@ printed=$routers
 print many_routers many_routers/study --data "$traces"
 }
 
-# Runs a part, and notes its build in builds.tsv.
+# Runs a part, and notes its build in builds.tsv if it was made as a whole.
 part() {
-  began=$(date +%s)
+  began=$(date +%s) skipped=
   $1
-  if [ -n "$quick" ]; then return; fi
+  if [ -n "$quick$skipped" ]; then return; fi
   minutes=$((($(date +%s) - began + 59) / 60))
   grep -v "^$1	" "$here/builds.tsv" >"$here/builds.tmp" || true
-  printf '%s\t%s\t%s\t%s\n' "$1" "$commit" "$(date -u +%Y-%m-%d)" "$minutes" >>"$here/builds.tmp"
+  printf '%s\t%s\t%s\t%s\n' "$1" "${build#*commit }" "$(date -u +%Y-%m-%d)" "$minutes" >>"$here/builds.tmp"
   mv "$here/builds.tmp" "$here/builds.tsv"
 }
 case $part in

@@ -54,11 +54,13 @@ def callbacks(folder, out):
         sizes, intervals = results.values(0), results.values(1)
         if place == 0:
             shapes += legend([f"{size:,.0f} KV tokens an engine" for size in sizes], 78)
-        series = [([results.mean(policy, "stale_request_ratio", size, ms) for ms in intervals], colour, False) for colour, size in enumerate(sizes)]
+        ratios = lambda figure, size: [results.mean(policy, figure, size, ms) for ms in intervals]
+        series = [(ratios(figure, size), colour, figure == "stale_at_choice_ratio")
+                  for colour, size in enumerate(sizes) for figure in ("stale_request_ratio", "stale_at_choice_ratio")]
         left = 65 + 270 * place
         shapes += lines((left, 130, left + 205, 300), title, intervals, series, percent, lambda ms: f"{ms:g} ms")
     write(out / "claims-callbacks.svg", "Stale requests against the interval of eviction callbacks",
-          "Requests sent to an engine that had evicted the prefix; sticky_least_loaded:literal, 4 engines", shapes, 340)
+          "Predicted and not found; dashed: not in the cache already when the engine was chosen. sticky_least_loaded:literal, 4 engines", shapes, 340)
 
 
 def surface(folder, out):

@@ -121,7 +121,7 @@ impl Contest {
         if self.bounds.0 && has_times && requests <= BOUNDS_REQUESTS_MAX {
             ran.point.bounds = self.bounds_of(scene)?;
         }
-        Ok(results)
+        Ok(ran)
     }
 
     /// The mean over the seeds, like the figures beside it.

@@ -282,16 +282,16 @@ fn the_doctor_tells_tls_from_plain_http() {
         (String::from_utf8_lossy(&done.stdout).into_owned(), done.status.success())
     };
     let (said, is_content) = examine(&plain.url().replace("http://", "https://"));
-    let words = "its URL says https, but plain HTTP is spoken at this port";
+    let words = "the URL says https, but the engine speaks plain HTTP at this port";
     assert!(
         !is_content && said.contains(words) && said.contains(&format!("write {}", plain.url())),
         "{said}"
     );
     let (said, is_content) = examine(&tls.url().replace("https://", "http://"));
-    let words = "its URL says http, but TLS is spoken at this port";
+    let words = "the URL says http, but the engine speaks TLS at this port";
     assert!(!is_content && said.contains(words) && said.contains(&format!("write {}", tls.url())), "{said}");
     let (said, _) = examine(tls.url());
-    assert!(!said.contains("is spoken at this port"), "{said}");
+    assert!(!said.contains("at this port"), "{said}");
     let (said, _) = examine("https://127.0.0.1:1");
-    assert!(said.contains("it does not answer") && !said.contains("is spoken"), "{said}");
+    assert!(said.contains("the engine does not answer") && !said.contains("at this port"), "{said}");
 }

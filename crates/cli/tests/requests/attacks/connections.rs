@@ -52,7 +52,8 @@ fn slow_bodies_of_many_keys_give_way_when_the_memory_is_full() {
     let limits = ["--max-payload-size", "1000000", "--max-buffered-bytes", "4000000"];
     let gateway = Gateway::over(&[&engine.url], &[&patience[..], &limits].concat());
     let stalls: Vec<Call> = (0..20).map(|i| stalled(gateway.url(), &format!("sk-{i}"), 390_000)).collect();
-    eventually("the memory is full", || (gateway.metric("warmroute_body_bytes") > 3_600_000.0).then_some(()));
+    // Nine or ten of the bodies: while the last ones arrive, earlier ones may give way already. The next request does not fit.
+    eventually("the memory is full", || (gateway.metric("warmroute_body_bytes") > 3_500_000.0).then_some(()));
     let large = chat("m").replace("Hello", &"long ".repeat(100_000));
     let ask = || super::ask_as(gateway.url(), "sk-good", &large).status;
     eventually("slow bodies give way", || (ask() == 200).then_some(()));

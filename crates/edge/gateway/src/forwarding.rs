@@ -1,5 +1,5 @@
-//! What it takes to bring an admitted request to a worker: the router that chooses, the connections, the retries, and
-//! those who learn how it goes.
+//! The parts that forward an admitted request: the router that chooses the worker, the connections, the retries, and the
+//! observers of its progress.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::upstream::Upstreams;
 pub(crate) struct Forwarding {
     pub router: Arc<Router<Standard>>,
     pub clock: Clock,
-    /// Hears of every routing event.
+    /// Receives every routing event.
     pub peers: Arc<PeerLink>,
     pub upstreams: Arc<Upstreams>,
     /// Retries that all requests share.

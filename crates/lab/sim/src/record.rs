@@ -42,7 +42,8 @@ impl Record {
         Micros(self.asked_us + self.e2e_us)
     }
 
-    /// Whether the prediction was wrong already when the engine was chosen. Otherwise a stale request lost its prefix while it waited.
+    /// Whether the predicted prefix was not in the cache already when the engine was chosen. Otherwise a stale request lost it while it
+    /// waited.
     pub fn was_stale_at_choice(&self) -> bool {
         let Some((predicted, held)) = self.predicted_tokens.zip(self.held_tokens) else { return false };
         self.stale_tokens > 0 && 2 * predicted.saturating_sub(held) >= self.stale_tokens

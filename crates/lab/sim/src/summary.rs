@@ -75,8 +75,8 @@ pub struct Summary {
     pub stale_ratio: f64,
     /// Share of requests for which the router predicted cached tokens that were not there.
     pub stale_request_ratio: f64,
-    /// Share of requests whose prediction was wrong already when the engine was chosen: the router did not know of an eviction. The
-    /// other stale requests lost their prefix while they waited.
+    /// Share of requests whose predicted prefix was not in the cache already when the engine was chosen. The other stale requests
+    /// lost it while they waited.
     pub stale_at_choice_ratio: f64,
     /// Share of cached tokens that were not predicted; 0 without predictions.
     pub missed_ratio: f64,

@@ -22,7 +22,8 @@ from drawing import FONT, text
 HERE = Path(__file__).resolve().parent
 IMG = HERE.parent / "img"
 # The runs of four 8B servers in which ours and the peers' shared one start of the servers.
-GPU = [HERE / "gpu" / "results" / f"4x8b-{name}.jsonl" for name in ["tenants-all", "tenants-seed7", "tenants-seed8", "closed-loop", "sharegpt", "mtrag"]]
+GPU = [HERE / "gpu" / "results" / f"4x8b-{name}.jsonl" for name in ["tenants-all", "tenants-seed7", "tenants-seed8", "tenants-peers", "closed-loop",
+                                                              "sharegpt", "sharegpt-seed8", "mtrag"]]
 # What describes a scenario in a row, and how a panel's title says it.
 SHAPE = {"fleet": "{}", "traffic": "{}", "system": "system prompts of {:,} words", "rate": "{:g} conversations/s",
          "concurrency": "{} conversations at a time", "history": "{}"}

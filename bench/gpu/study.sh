@@ -2,7 +2,8 @@
 # FLEET=DIR study.sh OUT STAGE...: the tables of docs/study/gpu, one OUT/STAGE.jsonl a stage, written as results come.
 #
 # fleet.sh has started four 8B servers with 6,000 blocks (for two-*: two 3B servers with 2,000 blocks), with TEXTS and REPORTER. DIR has besides: warmroute (the binary), peers/smg and
-# peers/vllm_router (`pip install --target`), sharegpt.jsonl and mtrag.jsonl (bench/sockets/conversations.py).
+# peers/vllm_router (`pip install --target`), sharegpt.jsonl and mtrag.jsonl (bench/sockets/conversations.py). POLICIES names the
+# routers and their order, where it is not the stage's.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -13,11 +14,13 @@ ours="expected_ttft+events expected_ttft"
 peers="smg:cache_aware round_robin vllm-router:cache_aware"
 six="round_robin least_loaded:signal=waiting power_of_two session_affinity prefix_affinity:key=system weighted_score+events expected_ttft+events"
 run() { # STAGE OPTION... -- POLICY...
-    local stage=$1
+    local stage=$1 options=()
+    shift
+    while [[ $1 != -- ]]; do options+=("$1"); shift; done
     shift
     python3 "$here/../sockets/run.py" --warmroute "$FLEET/warmroute" --fleet "$FLEET/fleet.json" --logs "$FLEET/logs" \
         --smg "env PYTHONPATH=$FLEET/peers/smg python3 -m smg.cli" \
-        --vllm-router "env PYTHONPATH=$FLEET/peers/vllm_router python3 -m vllm_router.launch_router" "$@" | tee -a "$out/$stage.jsonl" || true
+        --vllm-router "env PYTHONPATH=$FLEET/peers/vllm_router python3 -m vllm_router.launch_router" "${options[@]}" ${POLICIES:-"$@"} | tee -a "$out/$stage.jsonl" || true
 }
 
 for stage in "$@"; do

@@ -3,7 +3,7 @@
 
     docs/study/plot.py              every figure: gpu, claims, expected_ttft, many_routers, peers -> docs/img
     docs/study/plot.py --check      fails where a figure, or a results/tables.json, is not that of the committed results
-    docs/study/plot.py --where traffic=mtrag --where rate=3 --out mtrag.svg docs/study/gpu/results/4x8b.jsonl
+    docs/study/plot.py --where traffic=mtrag --where rate=8 --out mtrag.svg docs/study/gpu/results/4x8b-mtrag.jsonl
 
 Files are results of bench/sockets/run.py: mean and p99 time to first token of every policy, as bars. Every scenario (all that a row says
 beside policy and seed) has a panel. A bar is the mean over a policy's runs; a line across its end reaches from the lowest to the highest

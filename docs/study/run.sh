@@ -215,6 +215,8 @@ print ablation expected_ttft/ablation --data "$traces"
 small=conversation,synthetic,b2b,one-hot-prefix,burst
 axis="expected_ttft/grid --data $traces --seeds 3 --shares 0.8,1.1 --except codegen --axis"
 for one in presumed stale-1s; do print $one $axis $one; done
+# What routers know is wrong: histories, resets, evictions and events late or untold, priors.
+for one in reset resets evictions-unpublished late-events warm-presumed slow fast; do print $one $axis $one --only $small; done
 for one in cache-quarter cache-fourfold workers-2; do print $one $axis $one --only $small; done
 print workers-32 $axis workers-32 --seeds 2 --shares 0.8 --only conversation,synthetic,one-hot-prefix
 print workers-128 $axis workers-128 --seeds 2 --shares 0.8 --requests 1000 --only conversation,one-hot-prefix

@@ -21,7 +21,7 @@ POLICIES = [
     "sticky_least_loaded", "weighted_score", "product", "dual_choice",
     "preble_e2", "dynamo_cost", "llmd_weights", "llmd_sticky", "lbgr", "mooncake_conductor", "chwbl", "aibrix",
 ]
-# Who knows nothing of caches: never to be worse than they are.
+# Policies that know nothing of caches; the default must never be worse than these.
 FLOOR = ["round_robin", "least_loaded"]
 SHARES = [0.5, 0.8, 0.95, 1.1, 1.5]
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
@@ -29,6 +29,8 @@ STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.
 # time: what they take without any queue is compared). And where requests wait for ten times what they take alone, it has
 # grown before half of them came.
 GROWTH, GROWN = 1.3, 10
+# Flags that change what routers know, and not what the fleet can serve.
+KNOWLEDGE = {"--view", "--history", "--incident", "--evictions", "--event-lag-ms", "--refresh-s"}
 # Flags, and how many times as many workers as 8: so many times the requests, and copies of a trace with nothing in common.
 AXES = {
     "none": ([], 1),
@@ -42,6 +44,7 @@ AXES = {
     "warm-presumed": (["--view", "presumed", "--history", "warm"], 1),
     "resets": (["--view", "reported"] + [word for worker in range(8) for at in (20, 90) for word in ("--incident", f"reset:{worker}@{at + worker}")], 1),
     "evictions-unpublished": (["--view", "reported", "--evictions", "unpublished"], 1),
+    "late-events": (["--view", "reported", "--event-lag-ms", "500"], 1),
     # A prior of the latency model that is wrong by a factor of four, either way.
     "slow": (["--view", "reported", "--history", "reset", "--speed-percent", "25"], 1),
     "fast": (["--view", "reported", "--history", "reset", "--speed-percent", "400"], 1),
@@ -136,7 +139,7 @@ METRICS = {"mean": lambda run: run["ttft_ms"]["mean"], "p99": lambda run: run["t
 
 
 def worse_than_blind(runs):
-    """By what we are worse than whom knows nothing of caches."""
+    """By what the default is worse than policies that know nothing of caches."""
     pairs = [(name, metric, *compared(*([METRICS[metric](run) for run in runs[policy]] for policy in (OURS, name))))
              for name in FLOOR if name in runs for metric in ("mean", "p99")]
     return [f"{metric} {ratio:.2f} of {name}" for name, metric, ratio, colour in pairs if colour == "red"]
@@ -187,8 +190,9 @@ def main():
         options.seeds, options.only, options.shares, options.requests = 1, "b2b", "0.8", 0
         options.policies = "expected_ttft,round_robin,least_loaded"
     flags, times = AXES[options.axis]
-    view = [] if options.axis == "presumed" else ["--view", "exact"]
+    view = [] if "--view" in flags else ["--view", "exact"]
     lab = Lab(options.lab.split(), view + flags, max(int(options.requests * times), 2000))
+    fleet = Lab(lab.command, [word for pair in zip(flags[::2], flags[1::2]) if pair[0] not in KNOWLEDGE for word in pair], lab.requests)
     wanted = options.only.split(",") if options.only else None
     # The unequal fleet has its own workers and caches.
     chosen = [scene for scene in scenes(options.data, times) if (not wanted or scene[0] in wanted) and scene[0] not in options.without.split(",")
@@ -196,7 +200,7 @@ def main():
 
     def one(scene):
         name, flags, surely = scene
-        full = lab.capacity(flags, surely)
+        full = fleet.capacity(flags, surely)
         return name, [(float(share), full * float(share), *lab.cell(name, flags, full * float(share), options)) for share in options.shares.split(",")]
 
     print("| workload | of capacity | mean TTFT ms | against the best other | p99 TTFT ms | against the best other "

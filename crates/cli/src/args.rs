@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use warmroute_engine::Profile;
 use warmroute_replica::{Endpoint, EventEncoding, UsageDetails};
-use warmroute_types::BadQuantity;
 
 use crate::lab::LabArgs;
 use crate::options::named::named;
-use crate::options::quantity::{Millis, Secs, count};
+use crate::options::quantity::{Millis, Secs, count, whole};
 use crate::options::{OnOff, Options, Secret};
 
 /// Cache-aware router for LLM engines: sends each request to the worker where its first token will come soonest
@@ -59,7 +58,7 @@ pub enum Command {
 Every option is also a key of the configuration file, in the table named after its heading, and an environment \
 variable: WARMROUTE_ and its name. Flags override the environment, and the environment overrides the file.
 
-A TIME is a number in the unit that the option's name ends with, or has its own unit: 500ms, 2s, 10m, 1h. \
+A TIME is a number in the unit that the option's name ends with, or has its own unit: 500ms, 2s, 10m, 1h30m. \
 A SIZE is a number of bytes, or has a unit: 16MB, 16MiB. Numbers of TOKENS, REQUESTS and the like may end with k, M or G: \
 500k. If a flag is repeated, the last one counts.
 
@@ -121,7 +120,7 @@ pub struct EngineArgs {
     #[arg(long, default_value_t = 25.0)]
     pub host_gbps: f64,
     /// Data-parallel ranks behind this address, each with its own cache
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_parser = whole::<u16>(1..=65_535), default_value_t = 1)]
     pub ranks: u16,
     /// LoRA adapters to serve beside the model
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -160,10 +159,10 @@ pub struct EngineArgs {
 #[derive(Args)]
 pub struct DemoArgs {
     /// Number of simulated engines
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, default_value_t = 8, value_parser = whole::<u16>(1..=64))]
     pub engines: u16,
     /// Number of conversations in the workload, with four turns each
-    #[arg(long, default_value_t = 144, value_parser = conversations)]
+    #[arg(long, default_value_t = 144, value_parser = whole::<u32>(1..=10_000))]
     pub conversations: u32,
     /// Engine seconds per second: 10 runs ten times as fast
     #[arg(long, default_value_t = 1.0)]
@@ -180,12 +179,6 @@ pub struct DemoArgs {
     /// Run no workload: keep the gateway and the engines running, and print their addresses
     #[arg(long)]
     pub keep: bool,
-}
-
-/// A number of conversations that a demo can run.
-fn conversations(text: &str) -> Result<u32, BadQuantity> {
-    let expected = BadQuantity("expected a number from 1 to 10000");
-    count(text).ok().filter(|count| (1..=10_000).contains(count)).ok_or(expected)
 }
 
 /// `warmroute check`.
@@ -242,7 +235,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions", requires = "request")]
     pub path: String,
     /// Number of decisions to show
-    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "request", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "request", value_parser = whole::<u16>(1..=65_535))]
     pub last: u16,
     /// Show where successive prompts part, why, and what that costs, instead of decisions
     #[arg(long, conflicts_with_all = ["request", "last"])]

@@ -13,7 +13,7 @@ pub fn run(args: CheckArgs, written: &Written) -> anyhow::Result<()> {
     let plan = given.plan()?;
     given.check_start(&plan)?;
     if let Some(precise) = &plan.precise {
-        precise.paths.check()?;
+        precise.paths.check().map_err(|error| given.explain(&error))?;
     }
     match &given.file {
         Some(file) => print_line(format_args!("# {} is good: this would be in force", file.display())),
@@ -21,7 +21,7 @@ pub fn run(args: CheckArgs, written: &Written) -> anyhow::Result<()> {
     }?;
     print(toml::to_string(&plan.options)?)?;
     print_line(secrets(&plan))?;
-    given.warnings().iter().for_each(|warning| print_note(format_args!("warning: {warning}")));
+    given.start_warnings(&plan).iter().for_each(|warning| print_note(format_args!("warning: {warning}")));
     let sources = &plan.sources;
     if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
         print_note(

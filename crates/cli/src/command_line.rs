@@ -2,13 +2,19 @@
 //!
 //! The help of an option ends with its default, which is that of the part's setting.
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, SocketAddr};
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
+use http::Uri;
+use warmroute_types::{BadQuantity, form_of, redact_values};
 
 use crate::args::Cli;
+use crate::options::quantity::Expected;
 use crate::options::{OnOff, Options, Written, is_service_link};
 
 /// The subcommands that take the options of `serve`.
@@ -17,7 +23,14 @@ const WITH_OPTIONS: [&str; 3] = ["serve", "check", "doctor"];
 /// The command, with defaults in the help of its options.
 pub fn command() -> Command {
     let defaults = Options::shown_defaults();
-    mut_options(Cli::command(), |arg| show_default(arg, &defaults))
+    mut_options(Cli::command(), |arg| allow_negative(show_default(arg, &defaults)))
+}
+
+/// Takes `-1` for a value, which the option's parser then explains, and not for an unknown flag.
+fn allow_negative(arg: Arg) -> Arg {
+    let has_value =
+        arg.get_long().is_some() && arg.get_action().takes_values() && !arg.is_require_equals_set();
+    if has_value { arg.allow_negative_numbers(true) } else { arg }
 }
 
 /// Changes the options of all subcommands that take them.
@@ -50,7 +63,10 @@ fn parse_from(args: Vec<OsString>) -> Result<(Cli, Written), clap::Error> {
     let command = mut_options(command(), ignore_service_link);
     let args = join_switches(&command, args);
     let matches = command.clone().try_get_matches_from(&args);
-    let matches = matches.map_err(|error| name_variable(error, &command, &args))?;
+    let matches = matches.map_err(|error| {
+        let form = form_of_value(&error, &command, &args);
+        in_words(name_variable(error, &command, &args), form)
+    })?;
     let written = match matches.subcommand() {
         Some((name, subcommand)) if WITH_OPTIONS.contains(&name) => Written::of(subcommand),
         _ => Written::default(),
@@ -95,10 +111,7 @@ fn join_switches(command: &Command, args: Vec<OsString>) -> Vec<OsString> {
 
 /// Names the environment variable in an error about its value. Clap names the flag.
 fn name_variable(mut error: clap::Error, command: &Command, args: &[OsString]) -> clap::Error {
-    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return error };
-    let Some(flag) = shown.strip_prefix("--").and_then(|name| name.split([' ', '[', '=']).next()) else {
-        return error;
-    };
+    let Some(flag) = flag_of(&error) else { return error };
     let mut arguments = command.get_subcommands().flat_map(Command::get_arguments);
     let variable = arguments.find(|arg| arg.get_long() == Some(flag) && arg.get_env().is_some());
     let variable = variable.filter(|arg| !is_flag_in(arg, args));
@@ -107,6 +120,52 @@ fn name_variable(mut error: clap::Error, command: &Command, args: &[OsString]) -
         error.insert(ContextKind::InvalidArg, ContextValue::String(name));
     }
     error
+}
+
+/// The name of the flag in an error about a value.
+fn flag_of(error: &clap::Error) -> Option<&str> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
+    shown.strip_prefix("--")?.split([' ', '[', '=']).next()
+}
+
+/// What the value of the flag in an error looks like, if its type is one of the standard library.
+fn form_of_value(error: &clap::Error, command: &Command, args: &[OsString]) -> Option<&'static str> {
+    let flag = flag_of(error)?;
+    let given = args.iter().filter_map(|arg| arg.to_str());
+    let given = given.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
+    let arg = given.get_arguments().find(|arg| arg.get_long() == Some(flag))?;
+    let parsed = arg.get_value_parser().type_id();
+    let types = [
+        (TypeId::of::<u8>(), "u8"),
+        (TypeId::of::<u16>(), "u16"),
+        (TypeId::of::<u32>(), "u32"),
+        (TypeId::of::<u64>(), "u64"),
+        (TypeId::of::<usize>(), "usize"),
+        (TypeId::of::<f64>(), "f64"),
+        (TypeId::of::<IpAddr>(), "IpAddr"),
+        (TypeId::of::<SocketAddr>(), "SocketAddr"),
+        (TypeId::of::<Uri>(), "Uri"),
+    ];
+    types.iter().find(|(id, _)| parsed == *id).and_then(|(_, name)| form_of(name))
+}
+
+/// The error with words in place of what the parsers of the standard library say. Parsers of our own explain themselves.
+fn in_words(error: clap::Error, form: Option<&str>) -> clap::Error {
+    let Some(source) = error.source() else { return error };
+    if source.is::<BadQuantity>() || source.is::<Expected>() {
+        return error;
+    }
+    let said = source.to_string();
+    let words = match form {
+        Some(form) => format!("expected {form}"),
+        None => redact_values(&said),
+    };
+    if words == said {
+        return error;
+    }
+    let shown = error.render().to_string();
+    let shown = shown.strip_prefix("error: ").unwrap_or(&shown).replacen(&said, &words, 1);
+    clap::Error::raw(error.kind(), shown)
 }
 
 fn is_flag_in(arg: &Arg, args: &[OsString]) -> bool {
@@ -184,6 +243,55 @@ mod tests {
             assert!(help.ends_with(&format!(" [default: {default}]")), "--{key}, default {default}: {help}");
             let long = arg.get_long_help().map_or(help, ToString::to_string);
             assert_eq!(long.matches("[default: ").count(), 1, "{long}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_what_was_expected() {
+        for (line, expected) in [
+            ("serve --port many", "'many' for '--port <PORT>': expected a whole number from 0 to 65535\n"),
+            ("serve --port 70000", "'70000' for '--port <PORT>': expected a whole number from 0 to 65535\n"),
+            ("serve --port -1", "'-1' for '--port <PORT>': expected a whole number from 0 to 65535\n"),
+            ("serve --idle-timeout-secs -5", "'-5' for '--idle-timeout-secs <TIME>': expected a time"),
+            ("serve --threads 1.5", "'--threads <THREADS>': expected a whole number from 0 on\n"),
+            ("serve --retry-max-retries 99999999999", "expected a whole number from 0 to 4294967295\n"),
+            ("serve --cache-threshold half", "'--cache-threshold <SHARE>': expected a number\n"),
+            ("serve --picker-host a.b", "expected an IP address, such as 0.0.0.0 or ::1\n"),
+            ("serve --mesh-listen 1.2.3.4", "expected an IP address with a port, such as 0.0.0.0:7946"),
+            ("serve --max-payload-size 16M", "ambiguous unit: write MB"),
+            (
+                "serve --max-payload-size big",
+                "expected a size: a number, or a number with a unit such as 16MB",
+            ),
+            (
+                "serve --idle-timeout-secs soon",
+                "expected a time: a number of seconds, or a number with a unit",
+            ),
+            ("serve --queue-size 99999999999999999999", "expected a whole number"),
+            ("serve --decision-headers=maybe", "expected on or off"),
+            ("lab drive --url :// --workload b2b", "expected a URL, such as http://127.0.0.1:8080\n"),
+            ("engine --host nowhere", "expected an IP address"),
+            ("engine --speed fast", "'--speed <SPEED>': expected a number\n"),
+            ("engine --ranks 0", "expected a whole number from 1 to 65535\n"),
+            ("demo --engines 65", "'65' for '--engines <ENGINES>': expected a whole number from 1 to 64\n"),
+            ("demo --engines x", "expected a whole number from 1 to 64\n"),
+            ("explain --last 0", "expected a whole number from 1 to 65535\n"),
+            ("lab simulate --workload b2b --concurrency 0", "expected a whole number from 1 to 4294967295\n"),
+            (
+                "lab drive --url http://a --workload b2b --token-bytes 1",
+                "expected a whole number from 2 to 16\n",
+            ),
+            ("lab bounds --workload b2b --speed-percent x", "expected a whole number from 0 to 4294967295\n"),
+            (
+                "lab simulate --workload b2b --rate-scale x",
+                "'--rate-scale <RATE_SCALE>': expected a number\n",
+            ),
+        ] {
+            let args = ["x"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+            let error = parse_from(args).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.starts_with("error: invalid value '"), "{line}: {error}");
+            assert!(error.contains(expected), "{line}: {error}");
+            assert!(error.contains("try '--help'"), "{line}: {error}");
         }
     }
 

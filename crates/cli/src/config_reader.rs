@@ -13,7 +13,7 @@ use warmroute_operate::{ConfigReader, ConfigSource};
 use warmroute_types::redact_values;
 
 use crate::difference::{differences, is_fixed};
-use crate::options::{Options, parse, read_file, without_types};
+use crate::options::{Options, parse, read_file, unknown_key};
 use crate::plan::{Plan, plan};
 
 /// Where the options came from.
@@ -108,7 +108,11 @@ pub fn read_sent(content_type: &str, body: &[u8]) -> anyhow::Result<SentConfig> 
     match content_type.contains("json") {
         true => {
             let bad = |error: serde_json::Error| {
-                anyhow!("invalid configuration: {}", without_types(&redact_values(&error.to_string())))
+                let message = error.to_string();
+                match unknown_key(&message) {
+                    Some(unknown) => anyhow!("invalid configuration: line {}: {unknown}", error.line()),
+                    None => anyhow!("invalid configuration: {}", redact_values(&message)),
+                }
             };
             let tables: Map<String, Value> = serde_json::from_str(text).map_err(bad)?;
             let options = serde_json::from_str(text).map_err(bad)?;
@@ -119,5 +123,36 @@ pub fn read_sent(content_type: &str, body: &[u8]) -> anyhow::Result<SentConfig> 
             let tables = text.parse::<toml::Table>().unwrap_or_default();
             Ok(SentConfig { options, names_workers: tables.contains_key("workers") })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sent_configuration_is_corrected_as_a_file_is() {
+        let error = |content_type: &str, body: &str| {
+            let sent = read_sent(content_type, body.as_bytes());
+            sent.err().map(|error| format!("{error:#}")).unwrap_or_default()
+        };
+        for (body, expected) in [
+            (
+                r#"{"server": {"prot": 1}}"#,
+                "invalid configuration: line 1: unknown key `server.prot`; did you mean `server.port`?",
+            ),
+            (
+                "{\"workers\": [\n{\"url\": \"http://a\", \"rank\": 2}]}",
+                "invalid configuration: line 2: unknown key `workers.rank`; did you mean `workers.ranks`?",
+            ),
+            (
+                r#"{"server": {"port": "hush"}}"#,
+                "invalid configuration: invalid type, expected a whole number from 0 to 65535 at line 1 column 26",
+            ),
+        ] {
+            assert_eq!(error("application/json", body), expected);
+        }
+        let error = error("application/toml", "[server]\nprot = 1");
+        assert_eq!(error, "line 2: unknown key `server.prot`; did you mean `server.port`?");
     }
 }

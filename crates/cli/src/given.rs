@@ -7,7 +7,7 @@ use warmroute_discovery::read_workers;
 use warmroute_operate::check_paths;
 
 use crate::options::{Options, Written, check_environment, read_file};
-use crate::plan::{Plan, plan, unused};
+use crate::plan::{Plan, exposure, plan, unused};
 
 /// The options of one invocation.
 pub struct Given {
@@ -58,6 +58,14 @@ impl Given {
     /// Options without effect.
     pub fn warnings(&self) -> Vec<String> {
         unused(&self.options).iter().map(|text| self.written.spell_out(text, self.named_file())).collect()
+    }
+
+    /// What `serve` warns of when it starts: options without effect, and an admin listener that other machines can read.
+    pub fn start_warnings(&self, plan: &Plan) -> Vec<String> {
+        let exposure = exposure(plan).map(|(says, remedy)| {
+            self.written.spell_out(&format!("admin-host: {says}; {remedy}"), self.named_file())
+        });
+        self.warnings().into_iter().chain(exposure).collect()
     }
 
     /// An error that names what the user wrote.

@@ -112,7 +112,7 @@ fn split_urls(urls: Vec<String>) -> Vec<String> {
 }
 
 /// Options, and those of which one must be set for the first to have an effect.
-const NEEDS: [(&str, &[&str]); 14] = [
+const NEEDS: [(&str, &[&str]); 15] = [
     ("queue-size", &["max-concurrent-requests", "max-concurrent-per-worker", "wake-timeout-secs"]),
     ("queue-timeout-secs", &["max-concurrent-requests", "max-concurrent-per-worker"]),
     ("dns-refresh-secs", &["worker-dns"]),
@@ -123,6 +123,7 @@ const NEEDS: [(&str, &[&str]); 14] = [
     ("access-log-format", &["access-log"]),
     ("access-log-max-bytes", &["access-log"]),
     ("cache-salt", &["api-keys-file"]),
+    ("kv-events-publishers", &["kv-events-bind"]),
     ("max-continuations", &["continue-streams"]),
     ("picker-host", &["picker-port", "picker-pools"]),
     ("picker-feedback", &["picker-port", "picker-pools"]),
@@ -140,7 +141,26 @@ pub fn unused(given: &Options) -> Vec<String> {
     let is_unused = |(key, needs): &&(&str, &[&str])| is_set(key) && !needs.iter().any(is_set);
     let tell = |(key, needs): &(&str, &[&str])| format!("{key} has no effect without {}", needs.join(" or "));
     let unused = NEEDS.iter().filter(is_unused).map(tell);
-    unused.chain(traces::warnings(&given.tracing)).collect()
+    let is_following = given.events.kv_events.is_none_or(|events| events.0 == Following::Auto);
+    let of_events = FOR_EVENTS.iter().filter(|key| !is_following && is_set(key));
+    let of_events = of_events.map(|key| format!("{key} has no effect, because kv-events is off"));
+    unused.chain(of_events).chain(traces::warnings(&given.tracing)).collect()
+}
+
+/// Options by which engines' KV events are followed.
+const FOR_EVENTS: [&str; 3] = ["model-path", "matching", "kv-events-bind"];
+
+/// What other machines can read on an admin listener without a token, and the options that prevent it.
+pub fn exposure(plan: &Plan) -> Option<(String, &'static str)> {
+    let security = &plan.options.security;
+    let admin = plan.process.admin;
+    let is_open = plan.gateway.admin_token.is_none() && security.admin_tls_client_ca.is_none();
+    let says = format!(
+        "every client that reaches {admin} may read metrics, workers, decisions and the configuration, and change \
+         nothing from another machine"
+    );
+    (!admin.ip().is_loopback() && is_open)
+        .then_some((says, "set --admin-token-file or WARMROUTE_ADMIN_TOKEN, or --admin-host 127.0.0.1"))
 }
 
 #[cfg(test)]
@@ -162,11 +182,27 @@ mod tests {
             ]
         );
         assert_eq!(unused("[admission]\nqueue-size = 10\nmax-concurrent-per-worker = 1"), [""; 0]);
+        assert_eq!(
+            unused("[events]\nkv-events = \"off\"\nmodel-path = \"/m\"\nmatching = \"bytes\""),
+            ["model-path", "matching"].map(|key| format!("{key} has no effect, because kv-events is off"))
+        );
+        assert_eq!(unused("[events]\nkv-events = \"auto\"\nmodel-path = \"/m\""), [""; 0]);
         assert_eq!(unused("[picker]\npicker-port = 0\npicker-feedback = \"stream\""), [""; 0]);
         assert_eq!(
             unused("[discovery]\ndp-size = 2"),
             ["dp-size has no effect without worker-urls or service-discovery"]
         );
+    }
+
+    #[test]
+    fn an_admin_listener_that_others_can_read_is_reported() {
+        let exposure = |text: &str| super::exposure(&planned(text).unwrap());
+        let open = "[server]\nadmin-host = \"0.0.0.0\"";
+        let (says, remedy) = exposure(open).unwrap();
+        assert!(says.starts_with("every client that reaches 0.0.0.0:29000 may read metrics"), "{says}");
+        assert!(remedy.starts_with("set --admin-token-file"), "{remedy}");
+        assert_eq!(exposure(""), None, "loopback");
+        assert_eq!(exposure(&format!("{open}\n[security]\nadmin-token = \"hush\"")), None);
     }
 
     #[test]
@@ -233,7 +269,8 @@ mod tests {
             ("[cache]\nblock-hash = \"md5\"", "cache.block-hash: unknown value, expected one of `xxh3`"),
             ("[routing]\nsession-keys = [\"user\"]", "expected header:NAME"),
             ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is not a valid worker URL"),
-            ("[[workers]]\nurl = \"http://a\"\nranks = 0", "0 ranks"),
+            ("[[workers]]\nurl = \"http://a\"\nranks = 0", "line 3, workers.ranks: 0 ranks: give at least 1"),
+            ("[discovery]\ndp-size = 0\nworker-urls = \"http://a\"", "dp-size must be at least 1"),
             ("[discovery]\nworker-dns = [\"engines\"]", "expected http://NAME:PORT"),
             ("[discovery]\nselector = \"app=x\"", "selector has no effect without service-discovery"),
             ("[discovery]\nservice-discovery = true", "set selector, service-discovery-service or"),
@@ -281,7 +318,7 @@ mod tests {
             ("[cache]\nbalance-rel-threshold = 0.5", "balance-rel-threshold"),
             ("[cache]\nmax-tree-size = 1", "max-tree-size"),
             ("[cache]\nworker-kv-tokens = 0", "worker-kv-tokens"),
-            ("[routing]\npolicy = \"weighted_score:queue=nan\"", "`nan` is no number"),
+            ("[routing]\npolicy = \"weighted_score:queue=nan\"", "queue takes a number from 0 on"),
             ("[routing]\nshadow = [\"random:x=1\"]", "no parameters"),
             ("[server]\naccess-log = \"log\"\naccess-log-max-bytes = 10", "access-log-max-bytes"),
             (

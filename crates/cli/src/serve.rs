@@ -10,10 +10,23 @@ use crate::given::{Given, refuse_files};
 use crate::large_blocks::return_large_blocks;
 use crate::logging;
 use crate::options::Written;
+use crate::plan::Plan;
 use crate::runtime::runtime;
 
 /// How long the last lines of logs and traces, and threads that hang, may delay the end of the process.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Warns of a `model-path` without tokenizer files. A thread of its own reads, because a network file system may hang.
+fn warn_of_missing_models(plan: &Plan) {
+    let Some(paths) = plan.precise.as_ref().map(|precise| precise.paths.clone()) else { return };
+    let warn = move || {
+        for problem in paths.missing() {
+            tracing::warn!("{problem}; until it is there, the engines' own paths are tried");
+        }
+    };
+    // Without a thread nothing is lost but the warning.
+    drop(std::thread::Builder::new().name("model-path".to_owned()).spawn(warn));
+}
 
 /// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files.
 pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {
@@ -26,7 +39,8 @@ pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {
     settings.and_then(|settings| logging::start(&settings.log)).map_err(|error| given.explain(&error))?;
     let plan = given.plan()?;
     given.check_start(&plan)?;
-    given.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    given.start_warnings(&plan).iter().for_each(|warning| tracing::warn!("{warning}"));
+    warn_of_missing_models(&plan);
     let origin = Origin { flags: given.flags.clone(), file: given.file.clone() };
     let runtime = runtime(plan.process.threads)?;
     let served = runtime.block_on(warmroute_operate::serve(plan, origin, fingerprints));

@@ -6,7 +6,7 @@ use warmroute_policy::Policy;
 
 use super::engine::EngineCheck;
 use super::finding::Finding;
-use crate::plan::Plan;
+use crate::plan::{Plan, exposure};
 
 /// Checks that need no connection.
 pub fn configuration(plan: &Plan) -> Vec<Finding> {
@@ -45,15 +45,7 @@ fn access(plan: &Plan) -> Vec<Finding> {
             "set --api-keys-file, unless a proxy in front of the gateway authenticates clients",
         ));
     }
-    if !plan.process.admin.ip().is_loopback() && plan.gateway.admin_token.is_none() {
-        findings.push(Finding::note(
-            format!(
-                "every client that reaches {} may read metrics and workers, and none may change anything",
-                plan.process.admin
-            ),
-            "--admin-token-file, or WARMROUTE_ADMIN_TOKEN",
-        ));
-    }
+    findings.extend(exposure(plan).map(|(says, remedy)| Finding::note(says, remedy)));
     findings
 }
 

@@ -108,11 +108,9 @@ impl std::fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 fn check_url(admin: &str) -> anyhow::Result<()> {
-    let url: Uri = admin.parse().with_context(|| format!("--admin {admin}"))?;
-    let is_http = matches!(url.scheme_str(), Some("http" | "https"));
-    anyhow::ensure!(is_http, "--admin {admin}: expected http://HOST:PORT or https://HOST:PORT");
-    url.host().with_context(|| format!("--admin {admin}: no host"))?;
-    Ok(())
+    let is_http = |url: &Uri| matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some();
+    let url = admin.parse().ok().filter(is_http);
+    url.map(drop).with_context(|| format!("--admin {admin}: expected http://HOST:PORT or https://HOST:PORT"))
 }
 
 /// The error for a refused query of this path, with the gateway's own message if there is one.

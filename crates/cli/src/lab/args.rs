@@ -8,10 +8,23 @@ use warmroute_engine::Profile;
 use warmroute_sim::{
     Balancer, EvictionEvents, History, Incident, Partition, PassagePlacement, Slo, View, Workload,
 };
+use warmroute_types::MAX_WORKERS;
 
 use crate::options::OnOff;
 use crate::options::named::named;
-use crate::options::quantity::{count, milliseconds, seconds};
+use crate::options::quantity::{count, milliseconds, seconds, whole};
+
+/// Defaults by which flags that were not given are told from others.
+pub const SESSIONS_PER_S: f64 = 4.0;
+pub const THINK_S: f64 = 10.0;
+pub const WORKERS: usize = 8;
+pub const EVENT_REPLAY: usize = 10_000;
+
+/// Most routers of a run: each has an index of its own.
+pub const ROUTERS_MAX: u64 = 256;
+
+/// Most requests of a run: records of more would fill the memory of a large machine.
+const REQUESTS_MAX: u64 = 100_000_000;
 
 /// `warmroute lab simulate`.
 #[derive(Args)]
@@ -29,7 +42,7 @@ prefix_affinity:factor=2:key=system (or windows, tokens=N).
 exec:PROGRAM reads one JSON object per line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) \
 and writes {\"index\": N}.
 
-A TIME is a number in the unit that the option's name ends with (otherwise in seconds), or has its own unit: 500ms, 2s, 10m. \
+A TIME is a number in the unit that the option's name ends with (otherwise in seconds), or has its own unit: 500ms, 2s, 1h30m. \
 Numbers of tokens and requests may end with k, M or G: 500k.")]
 pub struct SimulateArgs {
     #[command(flatten)]
@@ -81,7 +94,7 @@ pub struct BoundsArgs {
 Prompts are made-up words of four bytes per token, as simulated engines count them (two with --events or --write-model: use \
 --token-bytes 2), sent to /v1/completions as streams. Start the engines with the same --speed.
 
-A TIME is a number in the unit that the option's name ends with (otherwise in seconds), or has its own unit: 500ms, 2s, 10m. \
+A TIME is a number in the unit that the option's name ends with (otherwise in seconds), or has its own unit: 500ms, 2s, 1h30m. \
 Numbers of tokens and requests may end with k, M or G: 500k.
 
 Examples:
@@ -102,13 +115,13 @@ pub struct DriveArgs {
     #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
     /// Bytes per token, as the engines count them
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=16))]
+    #[arg(long, default_value_t = 4, value_parser = whole::<u8>(2..=16))]
     pub token_bytes: u8,
     /// Base URLs of engines whose /metrics are read before, during and after the run; vLLM and SGLang
     #[arg(long, value_name = "URL", value_delimiter = ',', num_args = 1..)]
     pub engine_metrics: Vec<Uri>,
     /// Requests in flight at any time: each of N clients plays session after session, without start and think times
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u64::from(u32::MAX)))]
     pub concurrency: Option<u32>,
     /// Time after which --concurrency sends no further request, such as 60s. Traffic can end before: raise --requests
     #[arg(long, value_name = "TIME", value_parser = seconds, requires = "concurrency")]
@@ -139,16 +152,16 @@ pub struct TrafficArgs {
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub rate_scale: f64,
     /// Number of independent copies of the trace to run at once
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_parser = whole::<u32>(1..=u64::from(u32::MAX)), default_value_t = 1)]
     pub copies: u32,
     /// Approximate maximum number of requests; sessions are kept whole
-    #[arg(long, value_name = "REQUESTS", value_parser = count::<u64>)]
+    #[arg(long, value_name = "REQUESTS", value_parser = whole::<u64>(1..=REQUESTS_MAX))]
     pub requests: Option<u64>,
     /// Sessions per second, for traces without times
-    #[arg(long, default_value_t = 4.0)]
+    #[arg(long, default_value_t = SESSIONS_PER_S)]
     pub sessions_per_s: f64,
     /// Mean time between an answer and the next question, for traces without times
-    #[arg(long, value_name = "TIME", value_parser = seconds, default_value_t = 10.0)]
+    #[arg(long, value_name = "TIME", value_parser = seconds, default_value_t = THINK_S)]
     pub think_s: f64,
     /// Position of retrieved passages, for traces that have them
     #[arg(long, value_parser = named::<PassagePlacement>(), default_value = "after")]
@@ -165,7 +178,7 @@ pub struct SceneArgs {
     pub traffic: TrafficArgs,
 
     /// Number of simulated engines
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, value_parser = whole::<usize>(1..=MAX_WORKERS as u64), default_value_t = WORKERS)]
     pub workers: usize,
     /// Engines of different kinds: COUNT, then :kv-tokens=N and :speed-percent=N where they differ; repeatable
     #[arg(long, value_name = "GROUP")]
@@ -212,10 +225,10 @@ pub struct SceneArgs {
     #[arg(long, default_value_t = 0.0)]
     pub event_loss: f64,
     /// Batches that each engine keeps for replay; 0 is no replay endpoint; reported view
-    #[arg(long, value_name = "BATCHES", value_parser = count::<usize>, default_value_t = 10_000)]
+    #[arg(long, value_name = "BATCHES", value_parser = count::<usize>, default_value_t = EVENT_REPLAY)]
     pub event_replay: usize,
     /// Number of routers, each with its own view, or sharing state with --share-delay-ms
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_parser = whole::<usize>(1..=ROUTERS_MAX), default_value_t = 1)]
     pub routers: usize,
     /// Routers share state, with this delay
     #[arg(long, value_name = "TIME", value_parser = milliseconds)]
@@ -241,7 +254,7 @@ pub struct SceneArgs {
     pub evictions: EvictionEvents,
     /// Requests in flight at any time: each of N clients plays session after session, without start and think times.
     /// Reports throughput at saturation
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u64::from(u32::MAX)))]
     pub concurrency: Option<u32>,
     /// Events in the fleet: fail:3@120 (worker 3 after 120 s), recover, leave, join, reset; repeatable
     #[arg(long, value_name = "WHAT:WORKER@TIME")]
@@ -258,7 +271,7 @@ pub struct ContestArgs {
     #[arg(long, value_name = "NAME")]
     pub policy: Vec<String>,
     /// Number of seeds, for confidence intervals
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>(1..=1_000))]
     pub seeds: u64,
     #[command(flatten)]
     pub slo: SloArgs,

@@ -1,6 +1,8 @@
 //! `warmroute lab bounds`: computes bounds that no router can beat.
 
-use super::args::BoundsArgs;
+use warmroute_sim::{EvictionEvents, History, View};
+
+use super::args::{BoundsArgs, EVENT_REPLAY, SceneArgs};
 use super::output::{self, Printed};
 use super::scene::Scene;
 
@@ -10,8 +12,10 @@ pub fn run(args: &BoundsArgs) -> anyhow::Result<()> {
         args.scene.concurrency.is_none(),
         "bounds need the traffic's arrival times; leave out --concurrency"
     );
+    refuse_unused(&args.scene)?;
     let scene = Scene::new(&args.scene, 1)?;
     let bounds = warmroute_sim::bounds(&scene.config, scene.sessions(args.scene.traffic.seed))?;
+    anyhow::ensure!(bounds.requests > 0, "every request is too long for any engine: raise --kv-tokens");
     let printed = output::write_json(args.json.as_deref(), &serde_json::json!({"bounds": bounds}))?;
     if printed == Printed::All {
         return Ok(());
@@ -36,4 +40,26 @@ pub fn run(args: &BoundsArgs) -> anyhow::Result<()> {
     }
     scene.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
     output::print(&text)
+}
+
+/// Refuses flags about routers: bounds follow from the traffic and the engines.
+fn refuse_unused(scene: &SceneArgs) -> anyhow::Result<()> {
+    for (flag, is_given) in [
+        ("--view", scene.view != View::Presumed),
+        ("--event-lag-ms", scene.event_lag_ms > 0.0),
+        ("--refresh-s", scene.refresh_s > 0.0),
+        ("--event-loss", scene.event_loss > 0.0),
+        ("--event-replay", scene.event_replay != EVENT_REPLAY),
+        ("--evictions", scene.evictions != EvictionEvents::Published),
+        ("--routers", scene.routers != 1),
+        ("--share-delay-ms", scene.share_delay_ms.is_some()),
+        ("--history", scene.history != History::Fresh),
+        ("--incident", !scene.incident.is_empty()),
+    ] {
+        anyhow::ensure!(
+            !is_given,
+            "{flag} means nothing for bounds, which hold for every router: leave it out"
+        );
+    }
+    Ok(())
 }

@@ -118,7 +118,7 @@ impl Contest {
         }
         let requests = ran.point.summaries.iter().map(|summary| summary.requests).max().unwrap_or(0);
         let has_times = scene.config.concurrency.is_none();
-        if self.bounds.0 && has_times && requests <= BOUNDS_REQUESTS_MAX {
+        if self.bounds.0 && has_times && (1..=BOUNDS_REQUESTS_MAX).contains(&requests) {
             ran.point.bounds = self.bounds_of(scene)?;
         }
         Ok(ran)

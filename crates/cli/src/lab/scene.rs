@@ -1,13 +1,13 @@
 //! Turns flags into a simulated world and its traffic.
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use warmroute_engine::{Config as EngineConfig, Tier};
-use warmroute_sim::{Config, EventPath, PeerNetwork, Sessions, Shedding, TierEvents};
-use warmroute_types::Micros;
+use warmroute_sim::{Config, EventPath, EvictionEvents, PeerNetwork, Sessions, Shedding, TierEvents, View};
+use warmroute_types::{MAX_WORKERS, Micros};
 
-use super::args::SceneArgs;
+use super::args::{EVENT_REPLAY, SceneArgs, WORKERS};
 use super::traffic::Traffic;
-use crate::options::quantity;
+use crate::options::quantity::{self, whole};
 
 /// The world of one setting, and its traffic for any seed.
 pub struct Scene {
@@ -51,6 +51,7 @@ impl Scene {
 
 /// The world that the flags describe, if it is valid.
 pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
+    refuse_unused(args)?;
     let events = EventPath {
         lag: Micros::from_millis_f64(args.event_lag_ms),
         refresh: Micros::from_millis_f64(args.refresh_s * 1_000.0),
@@ -81,6 +82,25 @@ pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
     };
     config.validate()?;
     Ok(config)
+}
+
+/// Refuses flags without effect.
+fn refuse_unused(args: &SceneArgs) -> anyhow::Result<()> {
+    let view = args.view;
+    for (flag, is_given) in [
+        ("--event-replay", args.event_replay != EVENT_REPLAY),
+        ("--evictions", args.evictions != EvictionEvents::Published),
+    ] {
+        anyhow::ensure!(
+            view == View::Reported || !is_given,
+            "{flag} means nothing in the {view} view, which reads no stream of events: take --view reported"
+        );
+    }
+    anyhow::ensure!(
+        args.worker_group.is_empty() || args.workers == WORKERS,
+        "--workers means nothing with --worker-group, which has numbers of its own: add a group"
+    );
+    Ok(())
 }
 
 fn fleet(args: &SceneArgs) -> anyhow::Result<Vec<EngineConfig>> {
@@ -122,13 +142,17 @@ fn tier(tokens: u64, gigabytes_per_s: f64, latency: Micros) -> anyhow::Result<Op
 /// `4:kv-tokens=400000:speed-percent=50`.
 fn parse_group(group: &str, engine: &EngineConfig) -> anyhow::Result<Vec<EngineConfig>> {
     let mut parts = group.split(':');
-    let count: usize =
-        parts.next().unwrap_or_default().parse().context("it begins with a number of engines")?;
+    let count = parts.next().unwrap_or_default();
+    let count: usize = whole(1..=MAX_WORKERS as u64)(count)
+        .map_err(|expected| anyhow!("`{count}` is no number of engines: {expected}"))?;
     let mut engine = engine.clone();
     for part in parts {
         match part.split_once('=') {
             Some(("kv-tokens", value)) => engine.kv_tokens = quantity::count(value).context("kv-tokens")?,
-            Some(("speed-percent", value)) => engine.speed_percent = value.parse()?,
+            Some(("speed-percent", value)) => {
+                engine.speed_percent = whole(1..=u64::from(u32::MAX))(value)
+                    .map_err(|expected| anyhow!("speed-percent: {expected}"))?;
+            }
             _ => anyhow::bail!("`{part}` is neither kv-tokens=N nor speed-percent=N"),
         }
     }

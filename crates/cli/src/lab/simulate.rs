@@ -9,6 +9,11 @@ use super::scene::Scene;
 
 /// Runs every policy on the same arrivals and compares them.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
+    // A sweep may compare one router with several.
+    anyhow::ensure!(
+        args.scene.routers > 1 || args.scene.share_delay_ms.is_none(),
+        "--share-delay-ms means nothing with one router: set --routers"
+    );
     let contest = Contest::new(&args.contest, args.scene.traffic.seed)?;
     let scene = Scene::new(&args.scene, args.contest.seeds)?;
     let keep = if args.requests_out.is_some() { Keep::Records } else { Keep::Summaries };

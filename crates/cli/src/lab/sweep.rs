@@ -1,16 +1,19 @@
 //! `warmroute lab sweep`: repeats a simulation over a range of one or two parameters.
 
-use anyhow::Context;
+use std::ops::RangeInclusive;
+
+use anyhow::{Context, anyhow};
 use serde_json::json;
 use warmroute_report::{Report, Sweep};
 use warmroute_sim::View;
-use warmroute_types::BadQuantity;
+use warmroute_types::{BadQuantity, MAX_WORKERS};
 
-use super::args::{ContestArgs, SceneArgs, SweepArgs};
+use super::args::{ContestArgs, ROUTERS_MAX, SceneArgs, SweepArgs};
 use super::output;
 use super::runs::{Contest, Keep, named, progress_bar};
 use super::scene::{self, Scene};
-use crate::options::quantity::{count, milliseconds, seconds};
+use super::traffic;
+use crate::options::quantity::{count, milliseconds, seconds, whole};
 
 /// The parameters that can vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +58,7 @@ const PARAMETERS: [(&str, Parameter, &str); 16] = [
 /// A parameter with its values.
 #[derive(Debug)]
 struct Range {
+    name: &'static str,
     parameter: Parameter,
     label: &'static str,
     values: Vec<f64>,
@@ -64,12 +68,23 @@ struct Range {
 pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
     let ranges = args.over.iter().map(|over| Range::parse(over)).collect::<anyhow::Result<Vec<_>>>()?;
     anyhow::ensure!(ranges.len() <= 2, "--over can be given twice at most");
+    if let [first, second] = &ranges[..] {
+        let name = first.name;
+        anyhow::ensure!(
+            name != second.name,
+            "--over {name} is given twice: write all its values in one, as --over {name}=A,B"
+        );
+    }
+    ranges.iter().try_for_each(|range| range.parameter.check(&args.scene, range.name))?;
     let points: Vec<_> = combinations(&ranges)
         .into_iter()
         .map(|values| Setting::of(args, &ranges, values))
         .collect::<anyhow::Result<_>>()?;
     // All points are checked first: an invalid one should not fail after an hour.
-    points.iter().try_for_each(|point| scene::world(&point.scene).map(drop))?;
+    points.iter().try_for_each(|point| {
+        traffic::check(&point.scene.traffic)?;
+        scene::world(&point.scene).map(drop)
+    })?;
     let bar =
         progress_bar(Contest::new(&args.contest, args.scene.traffic.seed)?.runs() * points.len(), "runs");
     let mut report = Report {
@@ -189,31 +204,55 @@ impl Range {
         let (name, values) =
             text.split_once('=').with_context(|| format!("--over {text}: expected NAME=VALUES"))?;
         let known = PARAMETERS.map(|(name, ..)| name).join(", ");
-        let &(_, parameter, label) = PARAMETERS
+        let &(name, parameter, label) = PARAMETERS
             .iter()
             .find(|(known, ..)| *known == name)
             .with_context(|| format!("--over {name}: known are {known}"))?;
-        let number = |value: &str| parameter.read(value).with_context(|| format!("--over {name}: `{value}`"));
+        let number = |value: &str| {
+            parameter.read(value).map_err(|expected| anyhow!("--over {name}: `{value}`: {expected}"))
+        };
         let values = values.split(',').map(number).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(Range { parameter, label, values })
+        Ok(Range { name, parameter, label, values })
     }
 }
 
 impl Parameter {
     /// A value, in the unit of the parameter's label.
-    fn read(self, value: &str) -> Result<f64, BadQuantity> {
-        match self {
-            Parameter::KvTokens
-            | Parameter::HostKvTokens
-            | Parameter::PoolKvTokens
-            | Parameter::Concurrency => count(value).map(|count: u64| count as f64),
+    fn read(self, value: &str) -> Result<f64, String> {
+        let number = match self {
+            Parameter::Workers => return within(1..=MAX_WORKERS as u64, value),
+            Parameter::Routers => return within(1..=ROUTERS_MAX, value),
+            Parameter::Concurrency => return within(1..=u64::from(u32::MAX), value),
+            Parameter::KvTokens | Parameter::HostKvTokens | Parameter::PoolKvTokens => {
+                count(value).map(|count: u64| count as f64)
+            }
             Parameter::Staleness => seconds(value),
             Parameter::Lag | Parameter::Batch | Parameter::ShareDelay => milliseconds(value),
             _ => {
                 let number = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
                 number.ok_or(BadQuantity("expected a number from 0 on"))
             }
-        }
+        };
+        number.map_err(|expected| expected.to_string())
+    }
+
+    /// Refuses flags that this parameter replaces, and a parameter that the flags replace.
+    fn check(self, scene: &SceneArgs, name: &str) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self != Parameter::Workers || scene.worker_group.is_empty(),
+            "--over {name} means nothing with --worker-group, which has numbers of its own: leave one out"
+        );
+        let view = match self {
+            Parameter::Staleness => View::Exact,
+            Parameter::Batch => View::Reported,
+            _ => return Ok(()),
+        };
+        anyhow::ensure!(
+            [view, View::Presumed].contains(&scene.view),
+            "--over {name} takes the {view} view: leave out --view {}",
+            scene.view
+        );
+        Ok(())
     }
 
     /// The policy parameter, if this is not a parameter of the scene.
@@ -247,6 +286,11 @@ impl Parameter {
     }
 }
 
+/// A whole number within a range, as the values of a sweep are kept.
+fn within(range: RangeInclusive<u64>, value: &str) -> Result<f64, String> {
+    whole::<u64>(range)(value).map(|count| count as f64).map_err(|expected| expected.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,10 +303,19 @@ mod tests {
         assert_eq!(all[0], [1.0, 4.0]);
         assert_eq!(Range::parse("kv-tokens=200k,1M").unwrap().values, [200_000.0, 1_000_000.0]);
         assert_eq!(Range::parse("lag=50,1s").unwrap().values, [50.0, 1_000.0]);
-        for (bad, why) in
-            [("rate", "NAME=VALUES"), ("size=1", "known are"), ("rate=1,x", "`x`"), ("lag=1x", "`1x`")]
-        {
-            assert!(Range::parse(bad).unwrap_err().to_string().contains(why), "{bad}");
+        for (bad, why) in [
+            ("rate", "NAME=VALUES"),
+            ("size=1", "known are"),
+            ("rate=1,x", "`x`: expected a number from 0 on"),
+            ("lag=1x", "`1x`: expected a time"),
+            ("workers=1.5", "`1.5`: expected a whole number from 1 to"),
+            ("workers=0", "`0`: expected a whole number from 1 to"),
+            ("routers=100000", "`100000`: expected a whole number from 1 to 256"),
+            ("concurrency=2.5", "`2.5`: expected a whole number from 1 to"),
+            ("kv-tokens=0.5", "`0.5`: expected a whole number"),
+        ] {
+            let error = Range::parse(bad).unwrap_err().to_string();
+            assert!(error.contains(why), "{bad}: {error}");
         }
     }
 

@@ -236,11 +236,11 @@ fn flags_that_make_no_sense_are_refused() {
         (&["simulate"][..], "--trace"),
         (&["simulate", "--workload", "nonsense"], "unknown workload"),
         (&["simulate", "--workload", "short", "--policies", "best"], "unknown policy"),
-        (&["simulate", "--workload", "short", "--workers", "0"], "at least 1"),
+        (&["simulate", "--workload", "short", "--workers", "0"], "a whole number from 1 to"),
         (&["simulate", "--workload", "short", "--view", "psychic"], "unknown view"),
         (&["simulate", "--trace", "/no/such/file"], "/no/such/file"),
         (&["sweep", "--workload", "short", "--over", "size=1"], "known are"),
-        (&["bounds", "--workload", "short", "--rate-scale", "0"], "above 0"),
+        (&["bounds", "--workload", "short", "--rate-scale", "0"], "a number from 0.001 to 1000"),
         (&["simulate", "--workload", "short", "--policies", "random,random"], "compared with itself"),
         (&["bounds", "--workload", "short", "--concurrency", "4"], "leave out --concurrency"),
         (
@@ -284,6 +284,92 @@ fn flags_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn flags_without_effect_are_refused() {
+    let reported = &["--view", "reported"][..];
+    for (words, flags, why) in [
+        ("simulate", &["--copies", "2"][..], "--copies means nothing with --workload"),
+        ("bounds", reported, "--view means nothing for bounds"),
+        ("bounds", &["--event-loss", "0.1"], "--event-loss means nothing for bounds"),
+        ("bounds", &["--passages", "before"], "--passages means nothing with --workload"),
+        ("simulate", &["--think-s", "5"], "--think-s means nothing with --workload"),
+        ("simulate", &["--sessions-per-s", "5"], "--sessions-per-s means nothing with --workload"),
+        ("drive --url http://127.0.0.1:1", &["--copies", "2"], "--copies means nothing with --workload"),
+        ("simulate", &["--event-replay", "0"], "--event-replay means nothing in the presumed view"),
+        ("simulate", &["--evictions", "unpublished"], "--evictions means nothing in the presumed view"),
+        (
+            "simulate",
+            &["--view", "exact", "--evictions", "unpublished"],
+            "--evictions means nothing in the exact view",
+        ),
+        ("simulate", &["--share-delay-ms", "5"], "--share-delay-ms means nothing with one router"),
+        (
+            "simulate",
+            &["--workers", "3", "--worker-group", "2"],
+            "--workers means nothing with --worker-group",
+        ),
+        ("sweep --over workers=1,2", &["--worker-group", "2"], "--over workers means nothing with"),
+        ("sweep --over staleness=1", reported, "--over staleness takes the exact view: leave out --view"),
+        ("sweep --over rate=1 --over rate=2", &[], "--over rate is given twice"),
+    ] {
+        let words: Vec<&str> = words.split(' ').chain(["--workload", "short", "--requests", "20"]).collect();
+        let error = format!("{:#}", lab(&[&words, flags].concat()).unwrap_err());
+        assert!(error.contains(why), "{words:?} {flags:?}: {error}");
+    }
+    // The defaults are no mistake.
+    let defaults =
+        ["--copies", "1", "--think-s", "10", "--event-replay", "10000", "--evictions", "published"];
+    lab(&[&["simulate", "--policies", "random", "--bounds", "off"][..], &SMALL, &defaults].concat()).unwrap();
+}
+
+#[test]
+fn numbers_beyond_all_reason_are_refused_at_once() {
+    for (flags, why) in [
+        (&["--requests", "0"][..], "expected a whole number from 1 to 100000000"),
+        (&["--requests", "1000G"], "expected a whole number from 1 to 100000000"),
+        (&["--rate-scale", "1e-9"], "expected a number from 0.001 to 1000"),
+        (&["--rate-scale", "nan"], "expected a number from 0.001 to 1000"),
+        (&["--routers", "100000"], "expected a whole number from 1 to 256"),
+        (&["--routers", "0"], "expected a whole number from 1 to 256"),
+        (&["--workers", "4000000000"], "expected a whole number from 1 to"),
+        (&["--worker-group", "4000000000"], "`4000000000` is no number of engines: expected a whole number"),
+        (&["--worker-group", "2:speed-percent=1.5"], "speed-percent: expected a whole number"),
+        (&["--copies", "0"], "expected a whole number from 1 to"),
+    ] {
+        let error =
+            format!("{:#}", lab(&[&["simulate", "--workload", "short"], flags].concat()).unwrap_err());
+        assert!(error.contains(why), "{flags:?}: {error}");
+    }
+    let folder = Folder::new("copies");
+    let trace = folder.file("azure.csv");
+    std::fs::write(&trace, "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,100,10\n").unwrap();
+    let error = lab(&["bounds", "--trace", &trace, "--copies", "4000000000"]).unwrap_err().to_string();
+    assert!(error.contains("4000000000 copies of 1 requests are more than 10000000"), "{error}");
+    let error = lab(&["bounds", "--trace", &trace, "--think-s", "5"]).unwrap_err().to_string();
+    assert!(error.contains("--think-s means nothing with"), "{error}");
+    lab(&["simulate", "--trace", &trace, "--copies", "3", "--policies", "random"]).unwrap();
+}
+
+#[test]
+fn a_run_without_an_answer_has_no_times() {
+    let folder = Folder::new("rejected");
+    let text = folder.file("text.md");
+    let page = folder.file("page.html");
+    let words = ["simulate", "--policies", "random", "--html", &page, "--markdown", &text];
+    let too_long = ["--workload", "unique", "--requests", "5", "--kv-tokens", "1600"];
+    lab(&[&words[..], &too_long].concat()).unwrap();
+    let text = std::fs::read_to_string(text).unwrap();
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| random |")).collect();
+    assert_eq!(rows.len(), 2, "{text}");
+    for row in rows {
+        let mut cells = row.trim_matches(['|', ' ']).split(" | ").skip(1);
+        assert!(cells.all(|cell| cell == "–"), "{row}");
+    }
+    assert!(text.contains("5 of 5 requests were not answered") && !text.contains("0.0 ms"), "{text}");
+    let error = lab(&[&["bounds"][..], &too_long].concat()).unwrap_err().to_string();
+    assert!(error.contains("every request is too long for any engine"), "{error}");
+}
+
+#[test]
 fn events_are_lost_where_there_are_events_and_nowhere_else() {
     let folder = Folder::new("loss");
     let found = |name: &str, flags: &[&str]| {
@@ -321,7 +407,7 @@ fn a_mistake_is_reported_once_with_its_correction() {
     let error = lab(&["simulate"]).unwrap_err().to_string();
     assert!(error.contains("--trace <FILE>|--workload <NAME>"), "{error}");
     let error = lab(&["simulate", "--workload", "short", "--rate-scale", "-1"]).unwrap_err();
-    assert!(error.to_string().contains("--rate-scale must be above 0"), "{error}");
+    assert!(error.to_string().contains("--rate-scale -1: expected a number from 0.001 to 1000"), "{error}");
     let twice = [&["simulate", "--html", "-", "--json", "-", "--bounds", "off"][..], &SMALL].concat();
     assert!(lab(&twice).unwrap_err().to_string().contains("only one of"));
 }

@@ -1,11 +1,12 @@
 //! Turns flags into traffic: a workload drawn for each seed, or a trace.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use anyhow::Context;
-use warmroute_sim::{Session, Sessions, TraceOptions, Workload, WorkloadScale, read_trace};
+use warmroute_sim::{PassagePlacement, Session, Sessions, TraceOptions, Workload, WorkloadScale, read_trace};
 
-use super::args::TrafficArgs;
+use super::args::{SESSIONS_PER_S, THINK_S, TrafficArgs};
 
 /// The traffic of a run, for any of its seeds.
 pub struct Traffic {
@@ -24,7 +25,7 @@ enum Source {
 impl Traffic {
     /// Checks the flags and reads the trace for this many seeds.
     pub fn new(args: &TrafficArgs, seeds: u64) -> anyhow::Result<Traffic> {
-        anyhow::ensure!(args.rate_scale.is_finite() && args.rate_scale > 0.0, "--rate-scale must be above 0");
+        check(args)?;
         let mut notes = Vec::new();
         let source = match args.workload {
             Some(workload) => {
@@ -52,6 +53,44 @@ impl Traffic {
     }
 }
 
+/// Checks the flags that need no trace.
+pub fn check(args: &TrafficArgs) -> anyhow::Result<()> {
+    for (flag, value, range) in [
+        ("--rate-scale", args.rate_scale, RATES),
+        ("--sessions-per-s", args.sessions_per_s, RATES),
+        ("--think-s", args.think_s, 0.0..=THINK_S_MAX),
+    ] {
+        let (least, most) = (range.start(), range.end());
+        anyhow::ensure!(range.contains(&value), "{flag} {value}: expected a number from {least} to {most}");
+    }
+    let ignored = args.workload.and_then(|_| of_texts(args).chain(of_traces(args)).next());
+    match ignored {
+        Some(flag) => anyhow::bail!(
+            "{flag} means nothing with --workload, which draws its own sessions: take --trace, or leave {flag} out"
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Multiples of a rate, and sessions per second. Slower traffic would take years of virtual time, and days of real time.
+const RATES: RangeInclusive<f64> = 0.001..=1_000.0;
+/// A day.
+const THINK_S_MAX: f64 = 86_400.0;
+
+/// The flags that only traces of texts read, as far as they differ from their defaults.
+fn of_texts(args: &TrafficArgs) -> impl Iterator<Item = &'static str> {
+    let given = [
+        ("--think-s", args.think_s != THINK_S),
+        ("--passages", args.passages != PassagePlacement::default()),
+        ("--sessions-per-s", args.sessions_per_s != SESSIONS_PER_S),
+    ];
+    given.into_iter().filter_map(|(flag, is_given)| is_given.then_some(flag))
+}
+
+fn of_traces(args: &TrafficArgs) -> impl Iterator<Item = &'static str> {
+    (args.copies != 1).then_some("--copies").into_iter()
+}
+
 fn read(args: &TrafficArgs, seeds: u64, notes: &mut Vec<String>) -> anyhow::Result<Source> {
     let file = args.trace.as_ref().context("--trace or --workload is needed")?;
     let mut by_seed = Vec::new();
@@ -66,6 +105,9 @@ fn read(args: &TrafficArgs, seeds: u64, notes: &mut Vec<String>) -> anyhow::Resu
             requests_max: args.requests,
         };
         let trace = read_trace(file, &options)?;
+        if let Some(flag) = of_texts(args).next().filter(|_| !trace.format.is_text()) {
+            anyhow::bail!("{flag} means nothing with {}, which has times and no texts", file.display());
+        }
         if seed == args.seed {
             notes.extend(trace.notes);
             if trace.bad_lines_total > 0 {

@@ -21,7 +21,7 @@ use serde_json::Value;
 use warmroute_discovery::WorkerEntry;
 
 pub use environment::{check_environment, is_service_link};
-pub use file::{most_similar, parse, read_file, without_types};
+pub use file::{most_similar, parse, read_file, unknown_key};
 pub use groups::{
     Admission, Cache, Discovery, Events, Health, Picker, Recording, Requests, Routing, Security, Server,
     Sharing, Timeouts, Tracing,

@@ -2,7 +2,9 @@
 //!
 //! Flags, environment variables and keys of the file read them alike. The parsers are [`warmroute_types`]'.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -13,10 +15,12 @@ use warmroute_types::{BadQuantity, parse_bytes, parse_count, parse_time};
 /// Approximate memory of a span in the index, in bytes.
 pub const BYTES_PER_SPAN: usize = 32;
 
-const EXPECTED_SECS: BadQuantity =
-    BadQuantity("expected a time: a number of seconds, or a number with a unit such as 500ms, 2s, 10m or 1h");
-const EXPECTED_MILLIS: BadQuantity =
-    BadQuantity("expected a time: a number of milliseconds, or a number with a unit such as 500ms, 2s or 1m");
+const EXPECTED_SECS: BadQuantity = BadQuantity(
+    "expected a time: a number of seconds, or a number with a unit such as 500ms, 2s, 10m or 1h30m",
+);
+const EXPECTED_MILLIS: BadQuantity = BadQuantity(
+    "expected a time: a number of milliseconds, or a number with a unit such as 500ms, 2s or 1m30s",
+);
 
 /// A time in whole milliseconds. A plain number counts seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +70,27 @@ pub fn count<T: TryFrom<u64>>(text: &str) -> Result<T, BadQuantity> {
     let expected = BadQuantity("expected a whole number, or a number with k, M or G, such as 500k");
     let count = parse_count(text).ok_or(expected)?;
     T::try_from(count).map_err(|_| BadQuantity("the number is too large"))
+}
+
+/// The form that a value should have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected(String);
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected {}", self.0)
+    }
+}
+
+impl std::error::Error for Expected {}
+
+/// The parser of a whole number within a range.
+pub fn whole<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, Expected> + Clone {
+    move |text| {
+        let count = parse_count(text).filter(|count| range.contains(count));
+        let expected = || Expected(format!("a whole number from {} to {}", range.start(), range.end()));
+        count.and_then(|count| T::try_from(count).ok()).ok_or_else(expected)
+    }
 }
 
 /// A time in whole milliseconds; `None` if it is rounded to nothing.

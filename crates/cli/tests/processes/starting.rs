@@ -69,6 +69,14 @@ fn a_mistake_is_named_as_the_user_wrote_it() {
             None,
             "error: --admin-port 30000 is also the port of the client",
         ),
+        (&["serve", "--port", "many"], None, "'--port <PORT>': expected a whole number from 0 to 65535\n"),
+        (
+            &["serve"],
+            Some(("WARMROUTE_PORT", "many")),
+            "'WARMROUTE_PORT': expected a whole number from 0 to 65535\n",
+        ),
+        (&["serve", "--policy", "cache_aware:preset=hi"], None, "preset takes high_affinity, balanced or"),
+        (&["serve", "--dp-size", "0", "http://a"], None, "error: --dp-size must be at least 1"),
         (&["serve", "--max-payload-size", "16M"], None, "write MB for 1,000,000 bytes or MiB"),
     ] {
         let failed = run_with_env(args, variable.as_slice());
@@ -131,6 +139,57 @@ fn check_takes_the_file_as_an_argument_or_as_a_flag_and_warns() {
         let warning = format!("warning: in {config}: admission.queue-size has no effect without");
         assert!(warned.contains(&warning), "{args:?}: {warned}");
     }
+}
+
+#[test]
+fn an_admin_listener_that_others_can_read_is_warned_of() {
+    let open = ["--admin-host", "0.0.0.0"];
+    let told = "--admin-host: every client that reaches 0.0.0.0:";
+    let (mut reader, log) = std::io::pipe().unwrap();
+    let gateway = Process::start_with_log(&[&FREE_PORTS[..], &open].concat(), &[], log.into());
+    gateway.signal("-TERM");
+    assert!(gateway.wait().success());
+    let mut logged = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut logged).unwrap();
+    assert!(logged.contains("WARN") && logged.contains(told), "{logged}");
+    for (args, env, is_told) in [
+        (&["check", open[0], open[1]][..], None, true),
+        (&["check"], None, false),
+        (&["check", open[0], open[1]], Some(("WARMROUTE_ADMIN_TOKEN", "hush")), false),
+    ] {
+        let checked = run_with_env(args, env.as_slice());
+        let warned = String::from_utf8_lossy(&checked.stderr);
+        assert!(checked.status.success(), "{args:?}: {warned}");
+        assert_eq!(warned.contains(&format!("warning: {told}")), is_told, "{args:?} {env:?}: {warned}");
+    }
+    let examined = run(&["doctor", open[0], open[1]]);
+    let found = String::from_utf8_lossy(&examined.stdout);
+    assert!(found.contains("every client that reaches 0.0.0.0:29000 may read metrics"), "{found}");
+}
+
+#[test]
+fn a_model_path_without_effect_is_reported() {
+    let folder = TempFolder::new("model-path");
+    let empty = folder.file("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let (mut reader, log) = std::io::pipe().unwrap();
+    let missing = ["--model-path", "/nowhere/m", &empty];
+    let gateway = Process::start_with_log(&[&FREE_PORTS[..], &missing].concat(), &[], log.into());
+    // The files are looked for beside the start.
+    let mut logged = String::new();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(&mut reader));
+    while !(logged.contains("model-path /nowhere/m") && logged.contains(&format!("model-path {empty}"))) {
+        logged += &format!("{}\n", lines.next().expect("it warns of both").unwrap());
+    }
+    assert!(logged.contains("the engines' own paths are tried"), "{logged}");
+    drop(gateway);
+    let checked = run(&["check", "--model-path", "/nowhere/m"]);
+    let error = String::from_utf8_lossy(&checked.stderr);
+    assert!(!checked.status.success(), "{error}");
+    assert!(error.starts_with("error: --model-path /nowhere/m: no model `/nowhere/m`"), "{error}");
+    let ignored = run(&["check", "--model-path", &empty, "--kv-events", "off"]);
+    let warned = String::from_utf8_lossy(&ignored.stderr);
+    assert!(warned.contains("warning: --model-path has no effect, because kv-events is off"), "{warned}");
 }
 
 #[test]

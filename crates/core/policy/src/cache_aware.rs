@@ -84,17 +84,6 @@ impl CacheAware {
         CacheAware { cache_threshold, balance_abs, balance_rel, balance: Balance::Both, worth: Worth::On }
     }
 
-    /// Checks that the thresholds make sense. The error says which does not.
-    pub fn validate(&self) -> Result<(), String> {
-        if !(0.0..=1.0).contains(&self.cache_threshold) {
-            return Err("the cache threshold must be between 0 and 1".to_owned());
-        }
-        if !(self.balance_rel.is_finite() && self.balance_rel >= 1.0) {
-            return Err("the relative balance threshold must be a number of at least 1".to_owned());
-        }
-        Ok(())
-    }
-
     fn is_overloaded(&self, candidate: &Candidate, candidates: &[Candidate]) -> bool {
         let load = f64::from(candidate.in_flight);
         let least = f64::from(candidates.iter().map(|c| c.in_flight).min().unwrap_or(0));

@@ -4,10 +4,7 @@ use std::str::FromStr;
 
 use warmroute_types::OptionValue;
 
-use crate::{
-    BadPolicy, CacheAware, CostTerm, ExpectedTtft, HitRule, LeastLoaded, LoadBound, Standard,
-    StickyLeastLoaded, WeightedScore,
-};
+use crate::{BadPolicy, Balance, CacheAware, CostTerm, HitRule, LoadSignal, Standard, Worth};
 
 impl FromStr for Standard {
     type Err = BadPolicy;
@@ -22,23 +19,54 @@ impl FromStr for Standard {
     }
 }
 
-/// Sets one parameter, written as `key=value`. The error says why it is invalid.
+/// Sets one parameter, written as `key=value`. The error says which parameters the policy takes, or which values the
+/// parameter takes.
 fn set(policy: &mut Standard, parameter: &str) -> Result<(), String> {
     if let (Standard::StickyLeastLoaded(rule), "literal") = (&mut *policy, parameter) {
         rule.rule = HitRule::Literal;
         return Ok(());
     }
-    let (key, value) = parameter.split_once('=').ok_or_else(|| format!("`{parameter}` is not key=value"))?;
+    let taken = parameters(policy);
+    let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+    let Some((_, values)) = taken.iter().find(|(name, _)| *name == key) else {
+        let names: Vec<&str> = taken.iter().map(|(name, _)| *name).collect();
+        return Err(match taken.as_slice() {
+            [] => format!("`{parameter}`: this policy has no parameters"),
+            [(only, values)] => format!("`{parameter}`: this policy takes {only} only: {values}"),
+            _ => format!("`{parameter}`: this policy takes {}", listed(&names, "and")),
+        });
+    };
+    set_value(policy, key, value).ok_or_else(|| format!("`{parameter}`: {key} takes {values}"))
+}
+
+/// The parameters of a policy, each with the values that it takes.
+fn parameters(policy: &Standard) -> Vec<(&'static str, String)> {
+    let factor = || ("factor", "a number from 0 on, such as factor=2".to_owned());
     match policy {
-        Standard::ExpectedTtft(rule) => set_expected_ttft(rule, key, value),
-        Standard::LeastLoaded(rule) => set_least_loaded(rule, key, value),
-        Standard::WeightedScore(score) => set_score(score, key, value),
-        Standard::CacheAware(rule) => set_cache_aware(rule, key, value),
-        Standard::StickyLeastLoaded(rule) => set_sticky(rule, key, value),
-        Standard::SessionAffinity(rule) => set_bound(&mut rule.bound, key, value),
-        Standard::PrefixAffinity(rule) => set_bound(&mut rule.bound, key, value),
-        Standard::DualChoice(rule) => set_bound(&mut rule.bound, key, value),
-        _ => Err("this policy has no parameters".to_owned()),
+        Standard::ExpectedTtft(_) => vec![("without", listed(&TERMS.map(|(name, _)| name), "or"))],
+        Standard::LeastLoaded(_) => vec![("signal", names::<LoadSignal>())],
+        Standard::WeightedScore(_) => {
+            ["affinity", "queue"].map(|key| (key, format!("a number from 0 on, such as {key}=1.5"))).into()
+        }
+        Standard::CacheAware(_) => vec![
+            ("preset", listed(&PRESETS.map(|(name, _)| name), "or")),
+            ("threshold", "a number from 0 to 1, such as threshold=0.3".to_owned()),
+            ("abs", "a whole number of requests, such as abs=64".to_owned()),
+            ("rel", "a number from 1 on, such as rel=1.5".to_owned()),
+            ("balance", names::<Balance>()),
+            ("worth", names::<Worth>()),
+        ],
+        Standard::StickyLeastLoaded(_) => vec![
+            ("threshold", "a number from 0 to 1, such as threshold=0.1".to_owned()),
+            factor(),
+            ("literal", "no value".to_owned()),
+        ],
+        Standard::SessionAffinity(_) | Standard::PrefixAffinity(_) | Standard::DualChoice(_) => {
+            vec![factor()]
+        }
+        Standard::RoundRobin(_) | Standard::Random(_) | Standard::PowerOfTwo(_) | Standard::Product(_) => {
+            Vec::new()
+        }
     }
 }
 
@@ -53,90 +81,66 @@ const TERMS: [(&str, CostTerm); 7] = [
     ("ties", CostTerm::Ties),
 ];
 
-fn set_expected_ttft(rule: &mut ExpectedTtft, key: &str, value: &str) -> Result<(), String> {
-    let term = TERMS.iter().find(|(name, _)| key == "without" && *name == value);
-    let unknown = || {
-        let names = TERMS.map(|(name, _)| name).join(", ");
-        format!("`{key}={value}`: known is without, of {names}")
-    };
-    rule.without = Some(term.ok_or_else(unknown)?.1);
-    Ok(())
-}
+/// The thresholds of `cache_aware` that `preset` can name.
+const PRESETS: [(&str, CacheAware); 3] = [
+    ("high_affinity", CacheAware::HIGH_AFFINITY),
+    ("balanced", CacheAware::BALANCED),
+    ("load_focused", CacheAware::LOAD_FOCUSED),
+];
 
-fn set_least_loaded(rule: &mut LeastLoaded, key: &str, value: &str) -> Result<(), String> {
-    match key {
-        "signal" => rule.signal = named(key, value)?,
-        _ => return Err(format!("`{key}`: known is signal")),
-    }
-    Ok(())
-}
-
-fn set_score(score: &mut WeightedScore, key: &str, value: &str) -> Result<(), String> {
-    match key {
-        "affinity" => score.affinity_weight = number(value)?,
-        "queue" => score.queue_weight = number(value)?,
-        _ => return Err(format!("`{key}` is neither affinity nor queue")),
-    }
-    Ok(())
-}
-
-fn set_cache_aware(rule: &mut CacheAware, key: &str, value: &str) -> Result<(), String> {
-    match (key, value.replace('-', "_").as_str()) {
-        ("preset", "high_affinity") => *rule = CacheAware::HIGH_AFFINITY,
-        ("preset", "balanced") => *rule = CacheAware::BALANCED,
-        ("preset", "load_focused") => *rule = CacheAware::LOAD_FOCUSED,
-        ("threshold", _) => rule.cache_threshold = number(value)?,
-        ("abs", _) => {
-            rule.balance_abs = value.parse().map_err(|_| format!("`{value}` is no number of requests"))?;
+/// Sets a parameter that the policy has. `None`: it does not take the value.
+fn set_value(policy: &mut Standard, key: &str, value: &str) -> Option<()> {
+    match (policy, key) {
+        (Standard::ExpectedTtft(rule), _) => rule.without = Some(of_name(&TERMS, value)?),
+        (Standard::LeastLoaded(rule), _) => rule.signal = OptionValue::named(value)?,
+        (Standard::WeightedScore(score), "affinity") => score.affinity_weight = number(value)?,
+        (Standard::WeightedScore(score), _) => score.queue_weight = number(value)?,
+        (Standard::CacheAware(rule), "preset") => *rule = of_name(&PRESETS, &value.replace('-', "_"))?,
+        (Standard::CacheAware(rule), "threshold") => rule.cache_threshold = share(value)?,
+        (Standard::CacheAware(rule), "abs") => rule.balance_abs = value.parse().ok()?,
+        (Standard::CacheAware(rule), "rel") => {
+            rule.balance_rel = number(value).filter(|factor| *factor >= 1.0)?;
         }
-        ("rel", _) => rule.balance_rel = number(value)?,
-        ("balance", _) => rule.balance = named(key, value)?,
-        ("worth", _) => rule.worth = named(key, value)?,
-        _ => {
-            return Err(format!("`{key}={value}`: known are preset, threshold, abs, rel, balance and worth"));
-        }
+        (Standard::CacheAware(rule), "balance") => rule.balance = OptionValue::named(value)?,
+        (Standard::CacheAware(rule), _) => rule.worth = OptionValue::named(value)?,
+        (Standard::StickyLeastLoaded(rule), "threshold") => rule.hit_threshold = share(value)?,
+        (Standard::StickyLeastLoaded(rule), "factor") => rule.bound.factor = number(value)?,
+        (Standard::SessionAffinity(rule), _) => rule.bound.factor = number(value)?,
+        (Standard::PrefixAffinity(rule), _) => rule.bound.factor = number(value)?,
+        (Standard::DualChoice(rule), _) => rule.bound.factor = number(value)?,
+        _ => return None,
     }
-    rule.validate()
+    Some(())
 }
 
-fn set_sticky(rule: &mut StickyLeastLoaded, key: &str, value: &str) -> Result<(), String> {
-    match key {
-        "threshold" => rule.hit_threshold = share(value)?,
-        "factor" => rule.bound.factor = number(value)?,
-        _ => return Err(format!("`{key}`: known are threshold, factor and literal")),
+fn of_name<T: Copy>(table: &[(&str, T)], word: &str) -> Option<T> {
+    table.iter().find(|(name, _)| *name == word).map(|(_, value)| *value)
+}
+
+fn number(value: &str) -> Option<f64> {
+    value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)
+}
+
+fn share(value: &str) -> Option<f64> {
+    number(value).filter(|share| *share <= 1.0)
+}
+
+fn names<T: OptionValue>() -> String {
+    listed(&T::VALUES.iter().map(|(_, name, _)| *name).collect::<Vec<_>>(), "or")
+}
+
+/// `a, b or c`.
+fn listed(names: &[&str], last: &str) -> String {
+    match names {
+        [before @ .., end] if !before.is_empty() => format!("{} {last} {end}", before.join(", ")),
+        _ => names.concat(),
     }
-    Ok(())
-}
-
-fn set_bound(bound: &mut LoadBound, key: &str, value: &str) -> Result<(), String> {
-    match key {
-        "factor" => bound.factor = number(value)?,
-        _ => return Err(format!("`{key}`: known is factor")),
-    }
-    Ok(())
-}
-
-fn number(value: &str) -> Result<f64, String> {
-    let parsed = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-    parsed.ok_or_else(|| format!("`{value}` is no number from 0 on"))
-}
-
-fn share(value: &str) -> Result<f64, String> {
-    number(value)
-        .ok()
-        .filter(|share| *share <= 1.0)
-        .ok_or_else(|| format!("`{value}` is no number from 0 to 1"))
-}
-
-fn named<T: OptionValue>(key: &str, value: &str) -> Result<T, String> {
-    let names = || T::VALUES.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
-    T::named(value).ok_or_else(|| format!("`{key}={value}`: known are {}", names()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Balance, LoadSignal, Worth};
+    use crate::LeastLoaded;
 
     #[test]
     fn parameters_are_set_in_order() {
@@ -161,29 +165,57 @@ mod tests {
         assert_eq!(sticky("sticky_least_loaded:threshold=0.1:factor=3"), (HitRule::Bounded, 0.1, 3.0));
     }
 
+    /// The examples of the errors, and every name in them, are values that the parameter takes.
+    #[test]
+    fn the_values_that_an_error_names_are_taken() {
+        for name in Standard::NAMES {
+            for (key, values) in parameters(&name.parse().unwrap()) {
+                let examples = match values.split_once("such as ") {
+                    Some((_, example)) => vec![example.to_owned()],
+                    None if key == "literal" => vec![key.to_owned()],
+                    None => values
+                        .replace(" or ", ", ")
+                        .split(", ")
+                        .map(|value| format!("{key}={value}"))
+                        .collect(),
+                };
+                for example in examples {
+                    let text = format!("{name}:{example}");
+                    assert!(text.parse::<Standard>().is_ok(), "{text}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn parameters_that_are_not_understood_are_refused() {
         for (text, why) in [
-            ("weighted_score:affinity", "not key=value"),
-            ("weighted_score:affinity=-1", "no number"),
-            ("weighted_score:queue=nan", "no number"),
-            ("weighted_score:speed=1", "neither"),
-            ("random:x=1", "no parameters"),
-            ("least_loaded:signal=guess", "known are in-flight, waiting"),
-            ("cache_aware:preset=wild", "known are"),
-            ("cache_aware:worth=maybe", "known are on, off"),
-            ("cache_aware:literal", "not key=value"),
+            ("weighted_score:affinity", "affinity takes a number from 0 on, such as affinity=1.5"),
+            ("weighted_score:affinity=-1", "affinity takes a number from 0 on"),
+            ("weighted_score:queue=nan", "queue takes a number from 0 on, such as queue=1.5"),
+            ("weighted_score:speed=1", "this policy takes affinity and queue"),
+            ("random:x=1", "this policy has no parameters"),
+            ("least_loaded:signal=guess", "signal takes in-flight or waiting"),
+            ("cache_aware:preset=hi", "preset takes high_affinity, balanced or load_focused"),
+            ("cache_aware:worth=maybe", "worth takes on or off"),
+            ("cache_aware:literal", "this policy takes preset, threshold, abs, rel, balance and worth"),
             (
                 "expected_ttft:without=luck",
-                "known is without, of queue, behind, followers, step, eviction, lacking, ties",
+                "without takes queue, behind, followers, step, eviction, lacking or ties",
             ),
-            ("expected_ttft:with=queue", "known is without"),
-            ("sticky_least_loaded:threshold=2", "from 0 to 1"),
-            ("sticky_least_loaded:speed=2", "known are threshold, factor and literal"),
-            ("cache_aware:balance=wild", "known are both, either, dynamic"),
-            ("cache_aware:threshold=1.5", "between 0 and 1"),
-            ("cache_aware:rel=0.5", "at least 1"),
-            ("cache_aware:abs=1.5", "no number of requests"),
+            ("expected_ttft:with=queue", "this policy takes without only: queue, behind, followers"),
+            (
+                "prefix_affinity:window=3",
+                "this policy takes factor only: a number from 0 on, such as factor=2",
+            ),
+            ("prefix_affinity:factor=hi", "factor takes a number from 0 on, such as factor=2"),
+            ("sticky_least_loaded:threshold=2", "threshold takes a number from 0 to 1"),
+            ("sticky_least_loaded:literal=yes", "literal takes no value"),
+            ("sticky_least_loaded:speed=2", "this policy takes threshold, factor and literal"),
+            ("cache_aware:balance=wild", "balance takes both, either or dynamic"),
+            ("cache_aware:threshold=1.5", "threshold takes a number from 0 to 1, such as threshold=0.3"),
+            ("cache_aware:rel=0.5", "rel takes a number from 1 on, such as rel=1.5"),
+            ("cache_aware:abs=1.5", "abs takes a whole number of requests, such as abs=64"),
         ] {
             let error = text.parse::<Standard>().unwrap_err().to_string();
             assert!(error.contains(why) && error.contains(text), "{text}: {error}");

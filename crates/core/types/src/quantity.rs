@@ -14,11 +14,32 @@ const NUMBER_MAX: u64 = i64::MAX as u64;
 #[error("{0}")]
 pub struct BadQuantity(pub &'static str);
 
-/// A time, such as `500ms`, `1.5s`, `10m`, `1h` or `1d`. A plain number counts `plain`.
+/// A time, such as `500ms`, `1.5s`, `10m`, `1h`, `1d` or `1h30m`. A plain number counts `plain`.
 pub fn parse_time(text: &str, plain: Duration) -> Option<Duration> {
-    let (number, unit) = number_and_unit(text);
-    let unit = match unit.as_str() {
-        "" => plain,
+    let (mut total, mut rest, mut larger) = (Duration::ZERO, text, None);
+    loop {
+        let (part, behind) = rest.split_at(part_end(rest));
+        let (number, unit) = number_and_unit(part);
+        // Only a number that stands alone has the option's unit: `1h30` is a mistake.
+        let is_alone = part.len() == text.len();
+        let unit = if unit.is_empty() && is_alone { plain } else { unit_of_time(&unit)? };
+        let is_descending = larger.is_none_or(|larger| unit < larger);
+        total = total.saturating_add(times(number, unit).filter(|_| is_descending)?);
+        if behind.is_empty() {
+            return Some(total);
+        }
+        (rest, larger) = (behind, Some(unit));
+    }
+}
+
+/// Where the first number and its unit end: at a digit behind a letter.
+fn part_end(text: &str) -> usize {
+    let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    text[unit..].find(|c: char| c.is_ascii_digit()).map_or(text.len(), |digit| unit + digit)
+}
+
+fn unit_of_time(unit: &str) -> Option<Duration> {
+    Some(match unit {
         "us" => Duration::from_micros(1),
         "ms" => Duration::from_millis(1),
         "s" => Duration::from_secs(1),
@@ -26,7 +47,11 @@ pub fn parse_time(text: &str, plain: Duration) -> Option<Duration> {
         "h" => Duration::from_secs(3_600),
         "d" => Duration::from_secs(86_400),
         _ => return None,
-    };
+    })
+}
+
+/// A number of units. Too small a part of one is refused: it would become 0, which means something else.
+fn times(number: &str, unit: Duration) -> Option<Duration> {
     if let Ok(whole) = number.parse::<u64>() {
         // At most 2^64 days: no overflow.
         let nanos = u128::from(whole) * unit.as_nanos();
@@ -121,10 +146,28 @@ mod tests {
             ("10 min", 600_000_000),
             ("0.5h", 1_800_000_000),
             ("1d", 86_400_000_000),
+            ("1h30m", 5_400_000_000),
+            ("1m 30.5s", 90_500_000),
+            ("1d2h3m4s5ms6us", 93_784_005_006),
         ] {
             assert_eq!(us(text), Some(expected), "{text}");
         }
-        for bad in ["", "m", "-1", "+1", "1x", "1e3", "inf", "0.0000001us", "1m30s", "tcp://1.2.3.4:80"] {
+        for bad in [
+            "",
+            "m",
+            "-1",
+            "+1",
+            "1x",
+            "1e3",
+            "inf",
+            "0.0000001us",
+            "1h30",
+            "30m1h",
+            "1m1m",
+            "1h-5m",
+            "1h.5",
+            "tcp://1.2.3.4:80",
+        ] {
             assert_eq!(us(bad), None, "{bad}");
         }
         assert_eq!(parse_time("250", Duration::from_millis(1)), Some(Duration::from_millis(250)));

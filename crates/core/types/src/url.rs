@@ -2,6 +2,10 @@
 
 use crate::Address;
 
+/// Why an engine with 0 ranks is refused.
+pub const NO_RANKS: &str =
+    "0 ranks: give at least 1, or leave ranks out for an engine without data parallelism";
+
 /// A worker URL that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{url}` is not a valid worker URL: {why}")]
@@ -37,7 +41,7 @@ impl Address {
         let authority = rest.split('/').next().unwrap_or_default();
         check_authority(authority).map_err(bad)?;
         if ranks == Some(0) {
-            return Err(bad("0 ranks; give at least 1"));
+            return Err(bad(NO_RANKS));
         }
         Ok(Address::ranks(base_url(url), ranks))
     }

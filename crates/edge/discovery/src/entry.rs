@@ -1,7 +1,7 @@
 //! A worker in the configuration.
 
-use serde::{Deserialize, Serialize};
-use warmroute_types::{Address, BadUrl, redact_values};
+use serde::{Deserialize, Deserializer, Serialize};
+use warmroute_types::{Address, BadUrl, NO_RANKS, redact_values};
 
 use crate::{EventsEntry, ListedWorker};
 
@@ -12,7 +12,7 @@ pub struct WorkerEntry {
     /// Base URL of the engine.
     pub url: String,
     /// Number of data-parallel ranks behind the URL, if it has ranks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ranks", skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u16>,
     /// The models that it serves; if missing, the engine is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,6 +23,14 @@ pub struct WorkerEntry {
     /// Its KV events endpoint, if the engine cannot be asked.
     #[serde(default, rename = "kv-events", skip_serializing_if = "Option::is_none")]
     pub kv_events: Option<EventsEntry>,
+}
+
+/// A number of ranks. The line of the error is that of the number, which is not the URL's.
+fn ranks<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
+    match Option::deserialize(from)? {
+        Some(0) => Err(serde::de::Error::custom(NO_RANKS)),
+        ranks => Ok(ranks),
+    }
 }
 
 /// Why a file of workers cannot be used.
@@ -114,12 +122,12 @@ mod tests {
         assert!(error.contains("unknown field `rank`"), "{error}");
         assert!(matches!(read_workers(" \n"), Err(BadWorkers::Empty)));
         assert_eq!(read_workers("workers = []").unwrap(), []);
-        for bad in ["url = \"ftp://x\"", "url = \"http://x\"\nranks = 0"] {
-            assert!(
-                matches!(read_workers(&format!("[[workers]]\n{bad}")), Err(BadWorkers::BadUrl(_))),
-                "{bad}"
-            );
-        }
+        let bad_url = read_workers("[[workers]]\nurl = \"ftp://x\"");
+        assert!(matches!(bad_url, Err(BadWorkers::BadUrl(_))), "{bad_url:?}");
+        let no_ranks = read_workers("[[workers]]\nurl = \"http://x\"\nranks = 0").unwrap_err().to_string();
+        assert!(no_ranks.starts_with("line 3: 0 ranks: give at least 1, or leave"), "{no_ranks}");
+        let words = read_workers("[[workers]]\nurl = \"http://x\"\nranks = \"two\"").unwrap_err().to_string();
+        assert_eq!(words, "line 3: invalid type, expected a whole number from 0 to 65535");
     }
 
     #[test]

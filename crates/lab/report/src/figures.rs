@@ -7,6 +7,8 @@ use crate::report::Point;
 /// Means over seeds, with confidence intervals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
+    /// Whether any request was answered. Without one there are no times.
+    pub is_answered: bool,
     /// Mean time to first token.
     pub ttft_mean_ms: Estimate,
     /// Median time to first token.
@@ -58,6 +60,7 @@ impl Figures {
             Estimate::of(&runs.iter().map(|summary| of(summary)).collect::<Vec<_>>())
         };
         Some(Figures {
+            is_answered: runs.iter().any(|run| run.requests > 0),
             ttft_mean_ms: over(|run| run.ttft_ms.mean),
             ttft_p50_ms: over(|run| run.ttft_ms.p50),
             ttft_p95_ms: over(|run| run.ttft_ms.p95),

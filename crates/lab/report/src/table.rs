@@ -39,6 +39,9 @@ pub(crate) const FLEET_HEADS: [&str; 9] = [
 
 /// Cells of one policy in the second table.
 pub(crate) fn fleet_cells(policy: &str, figures: &Figures) -> [String; FLEET_HEADS.len()] {
+    if !figures.is_answered {
+        return unanswered(policy);
+    }
     [
         policy.to_owned(),
         with_confidence(figures.throughput_rps, count),
@@ -52,9 +55,15 @@ pub(crate) fn fleet_cells(policy: &str, figures: &Figures) -> [String; FLEET_HEA
     ]
 }
 
+/// Cells of a policy of which no request was answered.
+fn unanswered<const N: usize>(policy: &str) -> [String; N] {
+    std::array::from_fn(|column| if column == 0 { policy } else { "–" }.to_owned())
+}
+
 /// The unit of all times to first token at a point.
 pub(crate) fn ttft_unit(report: &Report, point: &Point) -> TimeUnit {
     let figures = report.policies().into_iter().filter_map(|policy| Figures::of(point, policy));
+    let figures = figures.filter(|figures| figures.is_answered);
     TimeUnit::of(figures.map(|figures| figures.ttft_p50_ms.mean).fold(f64::INFINITY, f64::min))
 }
 
@@ -65,6 +74,9 @@ pub(crate) fn cells(
     bounds: Option<&Bounds>,
     ttft_unit: TimeUnit,
 ) -> [String; COLUMNS] {
+    if !figures.is_answered {
+        return unanswered(policy);
+    }
     let ttft = |ms: f64| ttft_unit.words(ms);
     let share_of = |of: fn(&Bounds) -> f64| {
         let most = bounds.map(of).filter(|most| *most > 0.0);

@@ -71,9 +71,11 @@ impl FromStr for KeySpan {
             None if text == "windows" => Ok(KeySpan::Windows),
             Some(("tokens", count)) => match count.parse() {
                 Ok(count) if count > 0 => Ok(KeySpan::Tokens(count)),
-                _ => Err(format!("`key={text}`: `{count}` is no number of tokens")),
+                _ => Err(format!(
+                    "`key={text}`: tokens takes a whole number from 1 on, such as key=tokens=256"
+                )),
             },
-            _ => Err(format!("`key={text}`: known are system, windows and tokens=N")),
+            _ => Err(format!("`key={text}`: key takes system, windows or tokens=N, such as key=tokens=256")),
         }
     }
 }

@@ -123,9 +123,10 @@ mod tests {
         assert_eq!(Rule::parse("chwbl:key=tokens=256").unwrap().key_span(), KeySpan::Tokens(256));
         assert_eq!(Rule::parse("dual_choice").unwrap().key_span(), KeySpan::Tokens(1_024));
         assert!(Rule::parse("least_loaded:signal=waiting").unwrap().needs().waiting);
-        for (text, why) in
-            [("random:key=system", "hash the prompt's beginning"), ("chwbl:key=words", "known are")]
-        {
+        for (text, why) in [
+            ("random:key=system", "hash the prompt's beginning"),
+            ("chwbl:key=words", "key takes system, windows"),
+        ] {
             let error = Rule::parse(text).err().unwrap().to_string();
             assert!(error.contains(why) && error.contains(text), "{error}");
         }
@@ -139,11 +140,11 @@ mod tests {
             ("best", "unknown policy"),
             ("best", "preble_e2, dynamo_cost"),
             ("lbgr:x=1", "unknown policy"),
-            ("weighted_score:affinity", "not key=value"),
-            ("weighted_score:affinity=-1", "no number"),
-            ("weighted_score:speed=1", "neither"),
+            ("weighted_score:affinity", "affinity takes a number"),
+            ("weighted_score:affinity=-1", "affinity takes a number"),
+            ("weighted_score:speed=1", "takes affinity and queue"),
             ("random:x=1", "no parameters"),
-            ("cache_aware:preset=wild", "known are"),
+            ("cache_aware:preset=wild", "preset takes high_affinity"),
         ] {
             let error = Rule::parse(text).err().unwrap().to_string();
             assert!(error.contains(why), "{text}: {error}");

@@ -140,6 +140,20 @@ pub enum TraceError {
         /// The first unreadable line, with the reason.
         first: BadLine,
     },
+    /// The copies would not fit in memory.
+    #[error(
+        "{}: {copies} copies of {requests} requests are more than {REQUESTS_MAX} requests, which may not fit in memory: \
+         lower --copies",
+        file.display()
+    )]
+    TooManyCopies {
+        /// The trace.
+        file: PathBuf,
+        /// Copies.
+        copies: u32,
+        /// Requests of one.
+        requests: u64,
+    },
     /// No line is readable.
     #[error("{}: no request in it can be read{}", file.display(), first_bad(.first))]
     Empty {
@@ -153,6 +167,9 @@ pub enum TraceError {
 fn first_bad(first: &Option<BadLine>) -> String {
     first.as_ref().map_or(String::new(), |bad| format!("; {bad}"))
 }
+
+/// Most requests of all copies of a trace. With long sessions they take about ten gigabytes.
+const REQUESTS_MAX: u64 = 10_000_000;
 
 /// The share of unreadable lines above which a trace is refused, in percent. A run on the rest would measure other traffic.
 const UNREADABLE_PERCENT_MAX: u64 = 1;
@@ -183,6 +200,11 @@ fn read_readable_lines(file: &Path, options: &TraceOptions) -> Result<(Trace, u6
     };
     if sessions.is_empty() {
         return Err(TraceError::Empty { file: file.to_owned(), first: reading.bad_lines.into_iter().next() });
+    }
+    let (copies, requests) =
+        (options.copies, sessions.iter().map(|session| session.turns.len() as u64).sum());
+    if copies > 1 && requests * u64::from(copies) > REQUESTS_MAX {
+        return Err(TraceError::TooManyCopies { file: file.to_owned(), copies, requests });
     }
     reading.notes.extend(quantum::smear(&mut sessions, options.seed));
     sessions.sort_by_key(|session| session.starts);

@@ -291,13 +291,16 @@ fn listed(
         Some((_, "https")) => "https",
         Some((key, other)) => return Err(format!("annotation {key}: `{other}`; expected http or https")),
     };
-    let ranks = match annotation(metadata, RANKS) {
-        None => defaults.ranks,
-        Some((key, text)) => {
-            let bad = |_| format!("annotation {key}: `{text}` is not a number of ranks");
-            Some(text.parse().map_err(bad)?)
-        }
-    };
+    let ranks =
+        match annotation(metadata, RANKS) {
+            None => defaults.ranks,
+            Some((key, text)) => {
+                let ranks = text.parse().ok().filter(|ranks| *ranks > 0);
+                Some(ranks.ok_or_else(|| {
+                    format!("annotation {key}: `{text}` is not a number of ranks from 1 on")
+                })?)
+            }
+        };
     let models = annotation(metadata, MODELS).map(|(_, names)| {
         names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
     });

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use warmroute_gateway::ModelMatching;
 use warmroute_prompt::{Alignment, ChatConversion, Reading};
 use warmroute_tokens::parity::{self, ConversionVerdict, PresumedApi, Verdict};
-use warmroute_tokens::{EncoderPool, HubCache, Model, ModelText};
+use warmroute_tokens::{EncoderPool, HubCache, Model, ModelFolder, ModelText};
 use warmroute_types::OptionValue;
 
 use super::engine::{Card, Engine};
@@ -39,14 +39,24 @@ impl ModelPaths {
         }
     }
 
-    /// Fails unless every configured place holds a model. `serve` skips this check, because the files may arrive
-    /// later.
+    /// Fails unless every configured place holds a model.
     pub fn check(&self) -> anyhow::Result<()> {
-        let named = self.named.iter().map(|(_, dir)| dir);
-        for place in named.chain(&self.others) {
-            Model::find(place, &self.cache).with_context(|| format!("model-path {place}"))?;
-        }
-        Ok(())
+        self.places().try_for_each(|place| {
+            Model::find(place, &self.cache).map(drop).with_context(|| format!("model-path {place}"))
+        })
+    }
+
+    /// Why configured places have no tokenizer files. `serve` only warns of them, because files may arrive later.
+    pub fn missing(&self) -> Vec<String> {
+        let problem = |place: &String| {
+            let read = ModelFolder::find(place, &self.cache).and_then(|folder| folder.read());
+            read.err().map(|problem| format!("model-path {place}: {problem}"))
+        };
+        self.places().filter_map(problem).collect()
+    }
+
+    fn places(&self) -> impl Iterator<Item = &String> {
+        self.named.iter().map(|(_, dir)| dir).chain(&self.others)
     }
 
     /// The places to look at for a model, in order: the operator's, the engine's own path, the model's name.

@@ -26,7 +26,10 @@ pub struct SourceSettings {
 impl SourceSettings {
     /// The validated sources. Engines connect to `bind` to publish their events, if they do not bind their own endpoint.
     pub fn plan(self, bind: Option<&str>) -> anyhow::Result<Sources> {
-        check_settings(&[("dns-refresh-secs", !self.sources.dns_refresh.is_zero(), AT_LEAST_1)])?;
+        check_settings(&[
+            ("dns-refresh-secs", !self.sources.dns_refresh.is_zero(), AT_LEAST_1),
+            ("dp-size", self.ranks != Some(0), AT_LEAST_1),
+        ])?;
         let urls = self.urls.into_iter().flatten();
         let from_urls: Vec<WorkerEntry> = urls.map(|url| WorkerEntry::new(url, self.ranks)).collect();
         // Validates URLs first: later errors repeat them, and a URL may contain a password.

@@ -10,7 +10,7 @@ use warmroute_fleet::{FleetFull, Models, WorkerView};
 use warmroute_prompt::Api;
 use warmroute_router::{Change, FeedReport};
 use warmroute_tokens::parity::PresumedApi;
-use warmroute_types::{Address, CacheView, MAX_WORKERS, base_url, mask_url, redact_values};
+use warmroute_types::{Address, CacheView, MAX_WORKERS, NO_RANKS, base_url, mask_url, redact_values};
 use warmroute_wire::percent_decoded;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -169,6 +169,9 @@ fn describe_feed(report: &FeedReport) -> Value {
 /// Adds workers. Returns their addresses: one for each rank.
 pub(super) fn add(gateway: &Gateway, spec: &WorkerSpec) -> Result<Vec<Address>, AdminError> {
     let bad = |message: String| AdminError(StatusCode::BAD_REQUEST, message);
+    if spec.ranks == Some(0) {
+        return Err(bad(NO_RANKS.to_owned()));
+    }
     let addresses = Address::parse(&spec.url, spec.ranks).map_err(|error| bad(error.to_string()))?;
     let models = spec.models.as_ref().map_or(Models::Unknown, |names| Models::named(names));
     join_all(gateway, &addresses, &models)

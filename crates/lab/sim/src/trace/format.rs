@@ -30,6 +30,20 @@ impl TraceFormat {
     pub const KNOWN: &'static str = "records of warmroute serve, Mooncake and Bailian JSONL, Azure CSV, ShareGPT and LMBenchmark JSON, AIBrix JSONL, \
                                      MTRAG JSONL and JSON, LooGLE JSONL, each also as .zst";
 
+    /// Whether it has texts: prompts are built from them, and most have no times.
+    pub fn is_text(self) -> bool {
+        match self {
+            TraceFormat::Warmroute | TraceFormat::Mooncake | TraceFormat::Bailian | TraceFormat::Azure => {
+                false
+            }
+            TraceFormat::ShareGpt
+            | TraceFormat::LmBenchmark
+            | TraceFormat::AiBrix
+            | TraceFormat::Mtrag
+            | TraceFormat::Loogle => true,
+        }
+    }
+
     /// Detects the format of a file.
     pub fn of(bytes: &[u8]) -> Option<TraceFormat> {
         let text = bytes.trim_ascii_start();

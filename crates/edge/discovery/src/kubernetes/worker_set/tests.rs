@@ -138,7 +138,7 @@ fn models_ranks_scheme_and_events_come_from_annotations() {
     );
     for (key, value, why) in [
         (RANKS, "many", "`many` is not a number of ranks"),
-        (RANKS, "0", "0 ranks"),
+        (RANKS, "0", "`0` is not a number of ranks from 1 on"),
         (SCHEME, "grpc", "expected http or https"),
     ] {
         let wrong = pod(&|pod| pod["metadata"]["annotations"] = json!({ key: value }));

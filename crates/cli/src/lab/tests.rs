@@ -240,7 +240,7 @@ fn flags_that_make_no_sense_are_refused() {
         (&["simulate", "--workload", "short", "--view", "psychic"], "unknown view"),
         (&["simulate", "--trace", "/no/such/file"], "/no/such/file"),
         (&["sweep", "--workload", "short", "--over", "size=1"], "known are"),
-        (&["bounds", "--workload", "short", "--rate-scale", "0"], "a number from 0.001 to 1000"),
+        (&["bounds", "--workload", "short", "--rate-scale", "0"], "a number from 0.0001 to 10000"),
         (&["simulate", "--workload", "short", "--policies", "random,random"], "compared with itself"),
         (&["bounds", "--workload", "short", "--concurrency", "4"], "leave out --concurrency"),
         (
@@ -326,8 +326,8 @@ fn numbers_beyond_all_reason_are_refused_at_once() {
     for (flags, why) in [
         (&["--requests", "0"][..], "expected a whole number from 1 to 100000000"),
         (&["--requests", "1000G"], "expected a whole number from 1 to 100000000"),
-        (&["--rate-scale", "1e-9"], "expected a number from 0.001 to 1000"),
-        (&["--rate-scale", "nan"], "expected a number from 0.001 to 1000"),
+        (&["--rate-scale", "1e-9"], "expected a number from 0.0001 to 10000"),
+        (&["--rate-scale", "nan"], "expected a number from 0.0001 to 10000"),
         (&["--routers", "100000"], "expected a whole number from 1 to 256"),
         (&["--routers", "0"], "expected a whole number from 1 to 256"),
         (&["--workers", "4000000000"], "expected a whole number from 1 to"),
@@ -407,7 +407,7 @@ fn a_mistake_is_reported_once_with_its_correction() {
     let error = lab(&["simulate"]).unwrap_err().to_string();
     assert!(error.contains("--trace <FILE>|--workload <NAME>"), "{error}");
     let error = lab(&["simulate", "--workload", "short", "--rate-scale", "-1"]).unwrap_err();
-    assert!(error.to_string().contains("--rate-scale -1: expected a number from 0.001 to 1000"), "{error}");
+    assert!(error.to_string().contains("--rate-scale -1: expected a number from 0.0001 to 10000"), "{error}");
     let twice = [&["simulate", "--html", "-", "--json", "-", "--bounds", "off"][..], &SMALL].concat();
     assert!(lab(&twice).unwrap_err().to_string().contains("only one of"));
 }

@@ -73,7 +73,7 @@ pub fn check(args: &TrafficArgs) -> anyhow::Result<()> {
 }
 
 /// Multiples of a rate, and sessions per second. Slower traffic would take years of virtual time, and days of real time.
-const RATES: RangeInclusive<f64> = 0.001..=1_000.0;
+const RATES: RangeInclusive<f64> = 0.0001..=10_000.0;
 /// A day.
 const THINK_S_MAX: f64 = 86_400.0;
 

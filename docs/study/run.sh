@@ -216,7 +216,10 @@ small=conversation,synthetic,b2b,one-hot-prefix,burst
 axis="expected_ttft/grid --data $traces --seeds 3 --shares 0.8,1.1 --except codegen --axis"
 for one in presumed stale-1s; do print $one $axis $one; done
 # What routers know is wrong: histories, resets, evictions and events late or untold, priors.
-for one in reset resets evictions-unpublished late-events warm-presumed slow fast; do print $one $axis $one --only $small; done
+some=expected_ttft,round_robin,least_loaded,session_affinity,cache_aware,sticky_least_loaded,product,llmd_weights,lbgr
+for one in reset resets evictions-unpublished late-events warm-presumed slow fast; do
+  print $one $axis $one --only b2b,one-hot-prefix,burst --policies $some
+done
 for one in cache-quarter cache-fourfold workers-2; do print $one $axis $one --only $small; done
 print workers-32 $axis workers-32 --seeds 2 --shares 0.8 --only conversation,synthetic,one-hot-prefix
 print workers-128 $axis workers-128 --seeds 2 --shares 0.8 --requests 1000 --only conversation,one-hot-prefix

@@ -22,10 +22,9 @@ pub fn run(args: CheckArgs, written: &Written) -> anyhow::Result<()> {
     print(toml::to_string(&plan.options)?)?;
     print_line(secrets(&plan))?;
     given.start_warnings(&plan).iter().for_each(|warning| print_note(format_args!("warning: {warning}")));
-    let sources = &plan.sources;
-    if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
+    if plan.sources.is_empty() {
         print_note(
-            "note: it names no workers; they would have to come by POST /workers on the admin listener",
+            "note: no workers are configured; name their URLs, or add them with POST /workers on the admin listener",
         );
     }
     Ok(())
@@ -35,7 +34,7 @@ pub fn run(args: CheckArgs, written: &Written) -> anyhow::Result<()> {
 fn secrets(plan: &Plan) -> String {
     let is_set = |is_set: bool| if is_set { "set" } else { "not set" };
     format!(
-        "# not shown: admin token {}, events token {}, workers' API key {}; clients' keys {}",
+        "# secrets, never printed: admin token {}, events token {}, workers' API key {}; clients' keys {}",
         is_set(plan.gateway.admin_token.is_some()),
         is_set(plan.events_token.is_some()),
         is_set(plan.gateway.dialer.authorization().is_some()),

@@ -65,7 +65,7 @@ fn parse_from(args: Vec<OsString>) -> Result<(Cli, Written), clap::Error> {
     let matches = command.clone().try_get_matches_from(&args);
     let matches = matches.map_err(|error| {
         let form = form_of_value(&error, &command, &args);
-        in_words(name_variable(error, &command, &args), form)
+        replace_parser_message(name_variable(error, &command, &args), form)
     })?;
     let written = match matches.subcommand() {
         Some((name, subcommand)) if WITH_OPTIONS.contains(&name) => Written::of(subcommand),
@@ -150,7 +150,7 @@ fn form_of_value(error: &clap::Error, command: &Command, args: &[OsString]) -> O
 }
 
 /// The error with words in place of what the parsers of the standard library say. Parsers of our own explain themselves.
-fn in_words(error: clap::Error, form: Option<&str>) -> clap::Error {
+fn replace_parser_message(error: clap::Error, form: Option<&str>) -> clap::Error {
     let Some(source) = error.source() else { return error };
     if source.is::<BadQuantity>() || source.is::<Expected>() {
         return error;

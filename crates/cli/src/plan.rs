@@ -156,8 +156,8 @@ pub fn exposure(plan: &Plan) -> Option<(String, &'static str)> {
     let admin = plan.process.admin;
     let is_open = plan.gateway.admin_token.is_none() && security.admin_tls_client_ca.is_none();
     let says = format!(
-        "every client that reaches {admin} may read metrics, workers, decisions and the configuration, and change \
-         nothing from another machine"
+        "other machines can read metrics, workers, decisions and the configuration on {admin} without a token; changes \
+         are accepted from this machine only"
     );
     (!admin.ip().is_loopback() && is_open)
         .then_some((says, "set --admin-token-file or WARMROUTE_ADMIN_TOKEN, or --admin-host 127.0.0.1"))
@@ -199,7 +199,7 @@ mod tests {
         let exposure = |text: &str| super::exposure(&planned(text).unwrap());
         let open = "[server]\nadmin-host = \"0.0.0.0\"";
         let (says, remedy) = exposure(open).unwrap();
-        assert!(says.starts_with("every client that reaches 0.0.0.0:29000 may read metrics"), "{says}");
+        assert!(says.starts_with("other machines can read metrics"), "{says}");
         assert!(remedy.starts_with("set --admin-token-file"), "{remedy}");
         assert_eq!(exposure(""), None, "loopback");
         assert_eq!(exposure(&format!("{open}\n[security]\nadmin-token = \"hush\"")), None);

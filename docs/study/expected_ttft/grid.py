@@ -42,8 +42,9 @@ AXES = {
     # Routers that join engines with a history, engines that are reset, and evictions that are not published.
     "reset": (["--view", "reported", "--history", "reset"], 1),
     "warm-presumed": (["--view", "presumed", "--history", "warm"], 1),
-    "resets": (["--view", "reported"] + [word for worker in range(8) for at in (20, 90) for word in ("--incident", f"reset:{worker}@{at + worker}")], 1),
-    "evictions-unpublished": (["--view", "reported", "--evictions", "unpublished"], 1),
+    "resets": (["--view", "reported"] + [word for worker in range(8) for at in (4, 60) for word in ("--incident", f"reset:{worker}@{at + worker}")], 1),
+    # With an eighth of the cache, or these workloads evict nothing.
+    "evictions-unpublished": (["--view", "reported", "--evictions", "unpublished", "--kv-tokens", "105750"], 1),
     "late-events": (["--view", "reported", "--event-lag-ms", "500"], 1),
     # A prior of the latency model that is wrong by a factor of four, either way.
     "slow": (["--view", "reported", "--history", "reset", "--speed-percent", "25"], 1),

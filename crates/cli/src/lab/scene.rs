@@ -84,7 +84,7 @@ pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// Refuses flags without effect.
+/// Refuses flags of event streams in views that read none, and `--workers` beside groups.
 fn refuse_unused(args: &SceneArgs) -> anyhow::Result<()> {
     let view = args.view;
     for (flag, is_given) in [

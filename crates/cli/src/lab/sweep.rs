@@ -8,7 +8,7 @@ use warmroute_report::{Report, Sweep};
 use warmroute_sim::View;
 use warmroute_types::{BadQuantity, MAX_WORKERS};
 
-use super::args::{ContestArgs, ROUTERS_MAX, SceneArgs, SweepArgs};
+use super::args::{ContestArgs, ROUTERS_MAX, SceneArgs, SweepArgs, WORKERS};
 use super::output;
 use super::runs::{Contest, Keep, named, progress_bar};
 use super::scene::{self, Scene};
@@ -241,6 +241,14 @@ impl Parameter {
         anyhow::ensure!(
             self != Parameter::Workers || scene.worker_group.is_empty(),
             "--over {name} means nothing with --worker-group, which has numbers of its own: leave one out"
+        );
+        anyhow::ensure!(
+            self != Parameter::Workers || scene.workers == WORKERS,
+            "--workers means nothing with --over {name}: leave it out"
+        );
+        anyhow::ensure!(
+            self != Parameter::Routers || scene.routers == 1,
+            "--routers means nothing with --over {name}: leave it out"
         );
         let view = match self {
             Parameter::Staleness => View::Exact,

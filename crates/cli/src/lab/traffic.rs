@@ -55,15 +55,13 @@ impl Traffic {
 
 /// Checks the flags that need no trace.
 pub fn check(args: &TrafficArgs) -> anyhow::Result<()> {
-    for (flag, value, range) in [
-        ("--rate-scale", args.rate_scale, RATES),
-        ("--sessions-per-s", args.sessions_per_s, RATES),
-        ("--think-s", args.think_s, 0.0..=THINK_S_MAX),
-    ] {
-        let (least, most) = (range.start(), range.end());
-        anyhow::ensure!(range.contains(&value), "{flag} {value}: expected a number from {least} to {most}");
+    for (flag, value) in [("--rate-scale", args.rate_scale), ("--sessions-per-s", args.sessions_per_s)] {
+        let (least, most) = (RATES.start(), RATES.end());
+        anyhow::ensure!(RATES.contains(&value), "{flag} {value}: expected a number from {least} to {most}");
     }
-    let ignored = args.workload.and_then(|_| of_texts(args).chain(of_traces(args)).next());
+    anyhow::ensure!((0.0..=THINK_S_MAX).contains(&args.think_s), "--think-s: expected a time from 0 to 24h");
+    let copies = (args.copies != 1).then_some("--copies");
+    let ignored = args.workload.and_then(|_| text_flag(args).or(copies));
     match ignored {
         Some(flag) => anyhow::bail!(
             "{flag} means nothing with --workload, which draws its own sessions: take --trace, or leave {flag} out"
@@ -77,18 +75,14 @@ const RATES: RangeInclusive<f64> = 0.0001..=10_000.0;
 /// A day.
 const THINK_S_MAX: f64 = 86_400.0;
 
-/// The flags that only traces of texts read, as far as they differ from their defaults.
-fn of_texts(args: &TrafficArgs) -> impl Iterator<Item = &'static str> {
+/// The first flag that only traces of texts read, and that differs from its default.
+fn text_flag(args: &TrafficArgs) -> Option<&'static str> {
     let given = [
         ("--think-s", args.think_s != THINK_S),
         ("--passages", args.passages != PassagePlacement::default()),
         ("--sessions-per-s", args.sessions_per_s != SESSIONS_PER_S),
     ];
-    given.into_iter().filter_map(|(flag, is_given)| is_given.then_some(flag))
-}
-
-fn of_traces(args: &TrafficArgs) -> impl Iterator<Item = &'static str> {
-    (args.copies != 1).then_some("--copies").into_iter()
+    given.into_iter().find_map(|(flag, is_given)| is_given.then_some(flag))
 }
 
 fn read(args: &TrafficArgs, seeds: u64, notes: &mut Vec<String>) -> anyhow::Result<Source> {
@@ -105,7 +99,7 @@ fn read(args: &TrafficArgs, seeds: u64, notes: &mut Vec<String>) -> anyhow::Resu
             requests_max: args.requests,
         };
         let trace = read_trace(file, &options)?;
-        if let Some(flag) = of_texts(args).next().filter(|_| !trace.format.is_text()) {
+        if let Some(flag) = text_flag(args).filter(|_| !trace.format.is_text()) {
             anyhow::bail!("{flag} means nothing with {}, which has times and no texts", file.display());
         }
         if seed == args.seed {

@@ -123,7 +123,9 @@ pub fn most_similar<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) ->
 /// From 0 to 1, for equal names. A part of a name is similar to it, wherever it stands: `timeout-secs`.
 fn similarity(word: &str, name: &str) -> f64 {
     let part = if word.len() > 2 && name.contains(word) { PART } else { 0.0 };
-    strsim::jaro_winkler(name, word).max(strsim::normalized_damerau_levenshtein(name, word)).max(part)
+    // One or two letters resemble every name that contains them.
+    let letters = if word.len() < 3 { 0.0 } else { strsim::jaro_winkler(name, word) };
+    letters.max(strsim::normalized_damerau_levenshtein(name, word)).max(part)
 }
 
 #[cfg(test)]
@@ -179,6 +181,8 @@ mod tests {
         // Options of other tables are no settings of one worker or one model.
         let error = format!("{:#}", parse("[[workers]]\nurl = \"http://a\"\nhost = \"b\"").unwrap_err());
         assert_eq!(error, "line 3: unknown key `workers.host`");
+        let error = format!("{:#}", parse("[server]\nx = 1").unwrap_err());
+        assert_eq!(error, "line 2: unknown key `server.x`");
     }
 
     /// serde lists the keys that a table takes. Each list must be known, or an unknown key would be looked for elsewhere.

@@ -321,7 +321,7 @@ group! {
         /// them apart
         #[arg(value_name = "ENDPOINT")]
         kv_events_bind: String => follow.bind,
-        /// Whose events --kv-events-bind accepts; ZeroMQ authenticates no one
+        /// Whose events --kv-events-bind accepts; ZeroMQ has no authentication
         kv_events_publishers: Choice<Publishers> => follow.publishers,
         /// Where to find tokenizer files, to follow KV events: DIR, ORG/NAME or MODEL=DIR
         ///
@@ -344,8 +344,8 @@ group! {
     Requests ("Requests") {
         /// Largest JSON body; uploads are streamed without a limit
         max_payload_size: ByteSize => gateway.body_bytes_max,
-        /// Memory limit for the JSON bodies of all requests; beyond it requests get 503, and keys with several
-        /// bodies get 429 beyond what is still free
+        /// Memory limit for the JSON bodies of all requests; beyond it requests get 503, and a key whose bodies fill
+        /// its share gets 429
         max_buffered_bytes: ByteSize => gateway.bodies_bytes_max,
         /// Retries on other workers when a worker fails before the first byte
         #[arg(value_name = "TIMES")]
@@ -366,7 +366,7 @@ group! {
     Timeouts ("Timeouts") {
         /// Time for a client to send a request head, or to start its next request
         client_head_timeout_secs: Secs => gateway.timeouts.head,
-        /// Time for a client to send its body; bytes received extend it, but never beyond this time from then
+        /// Longest pause in a request body; bodies that arrive too slowly time out, too
         client_body_timeout_secs: Secs => gateway.timeouts.body,
         /// Time to connect to a worker
         connect_timeout_secs: Secs => gateway.timeouts.connect,
@@ -397,8 +397,8 @@ group! {
         // Refusing at once lets clients go elsewhere; a fleet that scales from zero needs minutes.
         /// Longest wait for a worker while none is ready, as when a fleet starts from zero; 0 is none
         wake_timeout_secs: Secs => gateway.admission.wake_max,
-        /// Budget for the time to first token, unless a key has its own; a request may set a shorter one; what cannot meet
-        /// it gets 429 at once; 0 is none
+        /// Budget for the time to first token, unless a key has its own; a request may set a shorter one; a request
+        /// that cannot meet it gets 429 at once; 0 is none
         ttft_budget_ms: Millis => gateway.admission.ttft_budget,
         /// Header that sets a request's priority: high, normal or low; `off` ignores priorities
         #[arg(value_name = "NAME")]
@@ -421,7 +421,7 @@ group! {
         /// Share of the admission queue per tenant, in percent; 0 is unlimited
         #[arg(value_name = "PERCENT")]
         queue_share_per_tenant: u32 => gateway.admission.shares.queue_percent,
-        /// Share of max-buffered-bytes per tenant, in percent; 0 leaves room for others only
+        /// Share of max-buffered-bytes per tenant, in percent; with 0 a tenant may use what is still free
         #[arg(value_name = "PERCENT")]
         memory_share_per_tenant: u32 => gateway.admission.shares.memory_percent,
     }
@@ -526,8 +526,7 @@ group! {
     Tracing ("Tracing") {
         /// Send OpenTelemetry traces to this collector, by OTLP over HTTP: http://HOST:4318
         ///
-        /// /v1/traces is added to the URL unless it ends so. Without it, OTEL_EXPORTER_OTLP_ENDPOINT and its relatives
-        /// count.
+        /// /v1/traces is added to the URL unless it ends so. Without it, the OTEL_EXPORTER_OTLP_ variables apply.
         #[arg(value_name = "URL")]
         otlp_endpoint: String,
         /// Headers to send to the collector, separated by commas; values may be percent-encoded

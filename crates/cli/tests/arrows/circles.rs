@@ -1,6 +1,6 @@
 //! No file of a crate imports another one that imports it, over however many files.
 //!
-//! A submodule may use its parents: they are one room with drawers. What `pub use` hands on counts as imported from the
+//! A submodule may import from its ancestors: together they count as one unit. What `pub use` hands on counts as imported from the
 //! file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +83,7 @@ fn below(module: &Module, name: &str) -> Module {
     module.iter().cloned().chain([name.to_owned()]).collect()
 }
 
-fn code_of(text: &str) -> String {
+pub fn code_of(text: &str) -> String {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")

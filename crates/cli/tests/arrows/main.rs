@@ -282,12 +282,17 @@ fn core_sources() -> Vec<(PathBuf, String)> {
             && !path.to_string_lossy().ends_with("tests.rs")
         {
             let text = std::fs::read_to_string(&path).unwrap();
-            let code = text.split("#[cfg(test)]").next().unwrap();
-            let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-            sources.push((path, written_out(&code.collect::<Vec<_>>().join("\n"))));
+            sources.push((path, written_out(&circles::code_of(&text))));
         }
     }
     sources
+}
+
+#[test]
+fn code_after_an_import_for_tests_is_read() {
+    let code =
+        circles::code_of("#[cfg(test)]\nuse a;\nstd::fs::read();\n#[cfg(test)]\nmod tests {\nstd::net");
+    assert!(code.contains("std::fs") && !code.contains("std::net"), "{code}");
 }
 
 /// The code, with `std::{a, b}` followed by `std::a std::b`.

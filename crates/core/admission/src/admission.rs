@@ -26,7 +26,7 @@ pub struct Config {
 /// A request that may not wait.
 #[derive(Debug)]
 pub struct Refused {
-    /// Why.
+    /// The limit or shortage that the request met.
     pub cause: RefusalCause,
     /// When to retry.
     pub retry_after_s: u32,

@@ -31,7 +31,7 @@ pub(crate) struct AdmissionRate {
 /// What the time until the next admission says.
 #[derive(Clone, Copy, Debug, Default)]
 enum Next {
-    /// Nothing.
+    /// Nothing yet: no request waits.
     #[default]
     Unknown,
     /// A request has been first in the queue since then.

@@ -218,9 +218,10 @@ const FADING: f64 = 0.985;
 const LATEST: usize = 12;
 /// The fewest that can show it.
 const LATEST_MIN: usize = 3;
-/// The speed has changed if two thirds of the latest observations are off by more than this factor in the same direction,
+/// The speed has changed if two thirds of the latest observations are off by more than this factor in the same direction and
+/// their median by more than [`CHANGED_FACTOR`].
 const OFF_FACTOR: f64 = 1.15;
-/// and their median by more than this one.
+/// See [`OFF_FACTOR`].
 const CHANGED_FACTOR: f64 = 1.35;
 /// An observation that is off by less is within [`OFF_FACTOR`], however its logarithm is rounded.
 const WITHIN_FACTOR: f64 = 1.149;

@@ -29,9 +29,9 @@ use crate::relative_latency::RelativeLatency;
 pub(crate) struct PrefillQueue {
     /// Expected prefill time in microseconds of the prompts that are booked and not computed.
     booked_us: AtomicU64,
-    /// The part of it before the first streamed prompt,
+    /// The part of it before the first streamed prompt.
     unstreamed_us: AtomicU64,
-    /// and the expected prefill time of that streamed prompt.
+    /// Expected prefill time of the first streamed prompt, in microseconds.
     streamed_us: AtomicU64,
     /// When the prompt at the head was started, or [`STARTS_NOW`], or [`UNKNOWN`].
     begun_at: AtomicU64,
@@ -41,9 +41,9 @@ pub(crate) struct PrefillQueue {
     booked_at: AtomicU64,
     /// Tokens of the worker's KV cache; 0 until it is known.
     kv_tokens: AtomicU64,
-    /// Prompts that are booked and not computed,
+    /// Prompts that are booked and not computed.
     prompts: AtomicU32,
-    /// and the number of them before the first streamed one.
+    /// The number of them before the first streamed one.
     unstreamed: AtomicU32,
     /// How many times as long as its engine kind's model the worker takes; f32 bits.
     relative_latency: AtomicU32,

@@ -55,9 +55,9 @@ pub(crate) enum ReportExpected {
 struct PendingStep {
     number: u64,
     observed: ObservedStep,
-    /// When the first of its first tokens came,
+    /// When the first of its first tokens came.
     began_at: Micros,
-    /// and the last.
+    /// When the last of them came.
     first_token_at: Micros,
     /// Something else took a part of its time: nothing is learned from it.
     is_disturbed: bool,

@@ -91,10 +91,10 @@ const PRESETS: [(&str, CacheAware); 3] = [
 /// Sets a parameter that the policy has. `None`: it does not take the value.
 fn set_value(policy: &mut Standard, key: &str, value: &str) -> Option<()> {
     match (policy, key) {
-        (Standard::ExpectedTtft(rule), _) => rule.without = Some(of_name(&TERMS, value)?),
-        (Standard::LeastLoaded(rule), _) => rule.signal = OptionValue::named(value)?,
+        (Standard::ExpectedTtft(rule), "without") => rule.without = Some(of_name(&TERMS, value)?),
+        (Standard::LeastLoaded(rule), "signal") => rule.signal = OptionValue::named(value)?,
         (Standard::WeightedScore(score), "affinity") => score.affinity_weight = number(value)?,
-        (Standard::WeightedScore(score), _) => score.queue_weight = number(value)?,
+        (Standard::WeightedScore(score), "queue") => score.queue_weight = number(value)?,
         (Standard::CacheAware(rule), "preset") => *rule = of_name(&PRESETS, &value.replace('-', "_"))?,
         (Standard::CacheAware(rule), "threshold") => rule.cache_threshold = share(value)?,
         (Standard::CacheAware(rule), "abs") => rule.balance_abs = value.parse().ok()?,
@@ -102,12 +102,12 @@ fn set_value(policy: &mut Standard, key: &str, value: &str) -> Option<()> {
             rule.balance_rel = number(value).filter(|factor| *factor >= 1.0)?;
         }
         (Standard::CacheAware(rule), "balance") => rule.balance = OptionValue::named(value)?,
-        (Standard::CacheAware(rule), _) => rule.worth = OptionValue::named(value)?,
+        (Standard::CacheAware(rule), "worth") => rule.worth = OptionValue::named(value)?,
         (Standard::StickyLeastLoaded(rule), "threshold") => rule.hit_threshold = share(value)?,
         (Standard::StickyLeastLoaded(rule), "factor") => rule.bound.factor = number(value)?,
-        (Standard::SessionAffinity(rule), _) => rule.bound.factor = number(value)?,
-        (Standard::PrefixAffinity(rule), _) => rule.bound.factor = number(value)?,
-        (Standard::DualChoice(rule), _) => rule.bound.factor = number(value)?,
+        (Standard::SessionAffinity(rule), "factor") => rule.bound.factor = number(value)?,
+        (Standard::PrefixAffinity(rule), "factor") => rule.bound.factor = number(value)?,
+        (Standard::DualChoice(rule), "factor") => rule.bound.factor = number(value)?,
         _ => return None,
     }
     Some(())

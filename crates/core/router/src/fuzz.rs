@@ -11,29 +11,29 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::BadSavedState;
 use crate::{Change, Config, PromptChunks, Request, Router, SavedState, Scratch};
 
-/// Long after the beginning of time, so that there is a before.
+/// Late enough that ages can be subtracted.
 const NOW: Micros = Micros::from_secs(100_000);
 const AWAY: Micros = Micros::from_secs(30);
 const CHUNK: u32 = 256;
-/// So little that inputs pass it.
+/// Small, so that inputs exceed it.
 const BUDGET_BYTES: usize = 32 << 10;
-/// One hold of the index may be over it before anything is thrown out.
+/// Bytes by which the index may exceed its budget before it evicts.
 const OVER_BYTES_MAX: usize = 32 << 10;
 const WORKERS: usize = 8;
 
-/// A saved state but for its checksum, which is made here: one that is wrong is refused before anything is read.
+/// Takes a saved state without its checksum, which is added here: a wrong one would be refused before anything is read.
 pub fn memory(input: &[u8]) {
     let bytes = [input, &xxh3_64(input).to_le_bytes()].concat();
     match SavedState::decode(&bytes) {
         Ok(memory) => {
-            assert!(memory.encode() == bytes, "it is written otherwise than it was read");
-            one_can_begin_with_it(memory);
+            assert!(memory.encode() == bytes, "decode and encode do not round-trip");
+            restore_into_router(memory);
         }
         Err(why) => assert!(!why.to_string().is_empty()),
     }
 }
 
-fn one_can_begin_with_it(memory: SavedState) {
+fn restore_into_router(memory: SavedState) {
     let index = warmroute_index::Config {
         seed: memory.seed(),
         hash: memory.hash,
@@ -60,13 +60,13 @@ fn one_can_begin_with_it(memory: SavedState) {
         assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{latency:?}");
         router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: NOW });
     }
-    a_request_is_expected_to_take_some_time(&router);
+    assert_predicted_ttft_is_finite(&router);
     let again = router.inspect().saved_state(NOW, 0);
-    assert!(again.extent().0 <= uses, "more is remembered than there was");
-    assert!(SavedState::decode(&again.encode()) == Ok(again), "what is remembered then can be read");
+    assert!(again.extent().0 <= uses, "the saved state grew by being restored");
+    assert!(SavedState::decode(&again.encode()) == Ok(again), "the state saved after that can be decoded");
 }
 
-fn a_request_is_expected_to_take_some_time(router: &Router<Standard>) {
+fn assert_predicted_ttft_is_finite(router: &Router<Standard>) {
     let root =
         RootKey::of(&Namespace { model: "m", lora: None, salt: None, cut: CHUNK, source: Source::Presumed });
     let digests = [0, 1, 1_000];
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn saved_states_can_be_begun_with_or_are_refused() {
+    fn saved_states_are_restored_or_refused() {
         warmroute_fuzz::try_out("memory", super::memory);
     }
 }

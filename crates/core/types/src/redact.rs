@@ -34,7 +34,7 @@ pub fn form_of(type_name: &str) -> Option<&'static str> {
 }
 
 /// Messages of the standard library and of parsers, and what to tell users instead.
-const WORDS: [(&str, &str); 10] = [
+const WORDS: [(&str, &str); 12] = [
     ("invalid digit found in string", "expected a whole number"),
     ("cannot parse integer from empty string", "expected a whole number"),
     ("number too large to fit in target type", "the number is too large"),
@@ -43,6 +43,8 @@ const WORDS: [(&str, &str); 10] = [
     ("cannot parse float from empty string", "expected a number"),
     ("provided string was not `true` or `false`", "expected true or false"),
     ("expected a boolean", "expected true or false"),
+    ("expected a sequence", "expected a list"),
+    ("expected a map", "expected a table"),
     ("invalid IP address syntax", "expected an IP address, such as 0.0.0.0 or ::1"),
     (
         "invalid socket address syntax",
@@ -77,6 +79,7 @@ mod tests {
                 "invalid value, expected a whole number from 0 to 65535 at line 1",
             ),
             ("invalid type: integer `1`, expected a boolean", "invalid type, expected true or false"),
+            ("invalid type: map, expected a sequence", "invalid type, expected a list"),
             ("invalid digit found in string", "expected a whole number"),
             ("invalid IP address syntax", "expected an IP address, such as 0.0.0.0 or ::1"),
             ("unknown variant `hush`, expected `on` or `off`", "unknown variant, expected `on` or `off`"),

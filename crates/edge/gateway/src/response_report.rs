@@ -50,7 +50,7 @@ pub enum ResponseReport {
 pub struct PickReport {
     /// The pick's number at the picker that chose.
     pub pick: u64,
-    /// What happened.
+    /// How far the response has come, or how it ended.
     pub report: ResponseReport,
 }
 

@@ -41,7 +41,7 @@ pub struct TraceSpan {
 pub struct SpanEvent {
     /// When it happened.
     pub at: SystemTime,
-    /// What happened.
+    /// The event's name.
     pub name: &'static str,
     /// What is known about it.
     pub attributes: Attributes,

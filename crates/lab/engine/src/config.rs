@@ -72,9 +72,9 @@ pub enum ConfigError {
     /// The cache does not hold a single block.
     #[error("kv_tokens is {kv_tokens}, less than one block of {block_size}")]
     CacheTooSmall {
-        /// As configured.
+        /// Tokens that the cache holds.
         kv_tokens: u64,
-        /// As configured.
+        /// Tokens of a block.
         block_size: u32,
     },
     /// A sliding window cannot be combined with this.

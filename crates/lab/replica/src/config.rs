@@ -122,7 +122,7 @@ pub enum ConfigError {
     NotPositive {
         /// The field.
         name: &'static str,
-        /// As configured.
+        /// The number that was given.
         value: f64,
     },
     /// The last rank has no endpoint for events.

@@ -64,7 +64,7 @@ pub enum InlineSystem {
 /// What `thinking` in a Messages request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Thinking {
-    /// Nothing.
+    /// It has no effect on the prompt.
     Ignored,
     /// `"disabled"` sets the reasoning effort, to the value that the template understands.
     SetsEffort,

@@ -22,6 +22,10 @@ const LATE_MIN: Micros = Micros::from_millis(50);
 /// Upper bound of one answer's ratio.
 const RATIO_BOUND: f64 = 16.0;
 
+/// How long a worker must stay late. One stall delays all prompts that wait behind it, so any number of answers within a
+/// few steps of the engine are one observation.
+const LATE_FOR: Micros = Micros::from_secs(2);
+
 /// Duration of the first ejection; each further one lasts twice as long.
 const EJECTED_FOR: Micros = Micros::from_secs(10);
 const EJECTED_FOR_MAX: Micros = Micros::from_secs(300);
@@ -38,6 +42,8 @@ struct TtftLateness {
     /// Mean logarithm of observed over predicted TTFT.
     lateness: f64,
     answers: u32,
+    /// Since when the mean has been too high.
+    late_since: Option<Micros>,
     /// Consecutive ejections, which decide the next duration.
     ejections: u32,
     ejected_until: Micros,
@@ -55,8 +61,8 @@ impl Outliers {
         now: Micros,
     ) -> Option<Micros> {
         self.make_room(worker);
-        self.0[worker.index()].learn(predicted, observed);
-        let is_due = self.0[worker.index()].is_late(RATIO_MAX) && self.others_are_well(worker);
+        self.0[worker.index()].learn(predicted, observed, now);
+        let is_due = self.0[worker.index()].stays_late(now) && self.others_are_well(worker);
         (is_due && self.has_room(members(), now)).then(|| self.0[worker.index()].eject(now))
     }
 
@@ -93,12 +99,18 @@ impl Outliers {
 }
 
 impl TtftLateness {
-    fn learn(&mut self, predicted: Micros, observed: Micros) {
+    fn learn(&mut self, predicted: Micros, observed: Micros, now: Micros) {
         let is_late = observed.since(predicted) >= LATE_MIN;
         let ratio = observed.0.max(1) as f64 / predicted.0.max(1) as f64;
         let lateness = if is_late { ratio.min(RATIO_BOUND).ln() } else { 0.0 };
         self.answers = self.answers.saturating_add(1);
         self.lateness += (lateness - self.lateness) / f64::from(self.answers.min(ANSWERS));
+        self.late_since = self.is_late(RATIO_MAX).then(|| self.late_since.unwrap_or(now));
+    }
+
+    /// Whether answers have been too late for long enough.
+    fn stays_late(&self, now: Micros) -> bool {
+        self.late_since.is_some_and(|since| now.since(since) >= LATE_FOR)
     }
 
     fn is_late(&self, ratio: f64) -> bool {
@@ -140,13 +152,26 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_repeatedly_late_is_ejected() {
+    fn a_worker_that_stays_late_is_ejected() {
         let mut outliers = punctual();
-        assert_eq!(answers(&mut outliers, 0, 10, ANSWERS - 1, Micros::ZERO), None, "too few to tell");
-        assert_eq!(answers(&mut outliers, 0, 10, 1, Micros::ZERO), Some(EJECTED_FOR));
+        assert_eq!(answers(&mut outliers, 0, 10, ANSWERS, Micros::ZERO), None, "perhaps a stall");
+        assert_eq!(answers(&mut outliers, 0, 10, 1, LATE_FOR), Some(LATE_FOR + EJECTED_FOR));
         let later = Micros::from_secs(20);
-        assert_eq!(answers(&mut outliers, 0, 10, ANSWERS - 1, later), None, "it is judged anew");
-        assert_eq!(answers(&mut outliers, 0, 10, 1, later), Some(later + EJECTED_FOR + EJECTED_FOR));
+        assert_eq!(answers(&mut outliers, 0, 10, ANSWERS, later), None, "it is judged anew");
+        let then = later + LATE_FOR;
+        assert_eq!(answers(&mut outliers, 0, 10, 1, then), Some(then + EJECTED_FOR + EJECTED_FOR));
+    }
+
+    #[test]
+    fn late_answers_are_too_few_to_tell_or_all_behind_one_stall() {
+        let mut outliers = punctual();
+        assert_eq!(answers(&mut outliers, 0, 10, ANSWERS - 1, Micros::ZERO), None);
+        assert_eq!(answers(&mut outliers, 0, 10, 1, LATE_FOR), None, "eight answers, late since now");
+        let mut outliers = punctual();
+        for second in (0..100).step_by(3).map(Micros::from_secs) {
+            assert_eq!(answers(&mut outliers, 0, 10, 100, second), None, "a stall at {second:?}");
+            assert_eq!(answers(&mut outliers, 0, 1, ANSWERS, second + SOON), None);
+        }
     }
 
     #[test]

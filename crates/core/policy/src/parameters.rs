@@ -14,7 +14,15 @@ impl FromStr for Standard {
         let mut parts = text.split(':');
         let mut policy = Standard::named(parts.next().unwrap_or_default())?;
         let bad = |why| BadPolicy::Parameter { policy: text.to_owned(), why };
-        parts.try_for_each(|parameter| set(&mut policy, parameter)).map_err(bad)?;
+        let mut given = Vec::new();
+        for parameter in parts {
+            let key = parameter.split_once('=').map_or(parameter, |(key, _)| key);
+            if given.contains(&key) {
+                return Err(bad(format!("`{key}` is given twice")));
+            }
+            given.push(key);
+            set(&mut policy, parameter).map_err(bad)?;
+        }
         Ok(policy)
     }
 }
@@ -195,6 +203,7 @@ mod tests {
             ("weighted_score:queue=nan", "queue takes a number from 0 on, such as queue=1.5"),
             ("weighted_score:speed=1", "this policy takes affinity and queue"),
             ("random:x=1", "this policy has no parameters"),
+            ("weighted_score:queue=1:queue=2", "`queue` is given twice"),
             ("least_loaded:signal=guess", "signal takes in-flight or waiting"),
             ("cache_aware:preset=hi", "preset takes high_affinity, balanced or load_focused"),
             ("cache_aware:worth=maybe", "worth takes on or off"),

@@ -15,7 +15,7 @@ pub struct WorkerEntry {
     #[serde(default, deserialize_with = "ranks", skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u16>,
     /// The models that it serves; if missing, the engine is asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "models", skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<String>>,
     /// The pool to which it belongs, for an endpoint picker with several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,6 +32,19 @@ fn ranks<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
         ranks => Ok(ranks),
     }
 }
+
+/// Names of models. A worker that serves none would answer nothing.
+fn models<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<String>>, D::Error> {
+    let models: Option<Vec<String>> = Option::deserialize(from)?;
+    let names_none = |models: &Vec<String>| models.is_empty() || models.iter().any(String::is_empty);
+    if models.as_ref().is_some_and(names_none) {
+        return Err(serde::de::Error::custom(NO_MODELS));
+    }
+    Ok(models)
+}
+
+const NO_MODELS: &str =
+    "a model without a name, or no model: name the models, or leave models out, and the engine is asked";
 
 /// Why a file of workers cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +139,11 @@ mod tests {
         assert!(matches!(bad_url, Err(BadWorkers::BadUrl(_))), "{bad_url:?}");
         let no_ranks = read_workers("[[workers]]\nurl = \"http://x\"\nranks = 0").unwrap_err().to_string();
         assert!(no_ranks.starts_with("line 3: 0 ranks: give at least 1, or leave"), "{no_ranks}");
+        for models in ["[]", "[\"\"]", "[\"m\", \"\"]"] {
+            let text = format!("[[workers]]\nurl = \"http://x\"\nmodels = {models}");
+            let error = read_workers(&text).unwrap_err().to_string();
+            assert!(error.starts_with("line 3: a model without a name, or no model"), "{error}");
+        }
         let words = read_workers("[[workers]]\nurl = \"http://x\"\nranks = \"two\"").unwrap_err().to_string();
         assert_eq!(words, "line 3: invalid type, expected a whole number from 0 to 65535");
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # matrix.sh WARMROUTE OUT: policies after a reset of the engines' caches and on fresh engines, one JSON line a run in OUT.
 #
-# Four simulated engines in real time. A run takes about half a minute, all of them about two hours; SYSTEMS, RATES, SEEDS, HISTORIES
+# Four simulated engines in real time. A run takes three quarters of a minute, all of them three hours; SYSTEMS, RATES, SEEDS, HISTORIES
 # and POLICIES choose fewer. Run nothing beside it. `matrix.py OUT` prints the table.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

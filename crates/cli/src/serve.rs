@@ -16,18 +16,6 @@ use crate::runtime::runtime;
 /// How long the last lines of logs and traces, and threads that hang, may delay the end of the process.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Warns of a `model-path` without tokenizer files. A thread of its own reads, because a network file system may hang.
-fn warn_of_missing_models(plan: &Plan) {
-    let Some(paths) = plan.precise.as_ref().map(|precise| precise.paths.clone()) else { return };
-    let warn = move || {
-        for problem in paths.missing() {
-            tracing::warn!("{problem}; until it is there, the engines' own paths are tried");
-        }
-    };
-    // Without a thread nothing is lost but the warning.
-    drop(std::thread::Builder::new().name("model-path".to_owned()).spawn(warn));
-}
-
 /// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files.
 pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {
     return_large_blocks();
@@ -48,4 +36,16 @@ pub fn run(args: ServeArgs, written: &Written) -> anyhow::Result<()> {
     // a dead network file system: the process ends without it.
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     served.map_err(|error| given.explain(&error))
+}
+
+/// Warns of a `model-path` without tokenizer files. A thread of its own reads, because a network file system may hang.
+fn warn_of_missing_models(plan: &Plan) {
+    let Some(paths) = plan.precise.as_ref().map(|precise| precise.paths.clone()) else { return };
+    let warn = move || {
+        for problem in paths.missing() {
+            tracing::warn!("{problem}; until it is there, the engines' own paths are tried");
+        }
+    };
+    // Without a thread nothing is lost but the warning.
+    drop(std::thread::Builder::new().name("model-path".to_owned()).spawn(warn));
 }

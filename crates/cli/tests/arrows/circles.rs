@@ -1,7 +1,7 @@
 //! No file of a crate imports another one that imports it, over however many files.
 //!
-//! A submodule may import from its ancestors: together they count as one unit. What `pub use` hands on counts as imported from the
-//! file that defines it.
+//! A submodule may import from its ancestors: together they count as one unit. What `pub use` hands on counts as
+//! imported from the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

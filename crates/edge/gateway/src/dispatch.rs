@@ -427,18 +427,16 @@ impl Dispatch {
         let reused = if risks_none { None } else { upstream.reuse() };
         if let Some(reused) = reused {
             let sent = Instant::now();
-            request = match reused.send(request).await {
+            match reused.send(request).await {
                 Ok(response) => {
                     upstream.mark_keeps_open();
                     return read_first_chunk(response).await;
                 }
-                Err(UpstreamError::NotSent(request)) => *request,
-                Err(_) if sent.elapsed() < STALE_WITHIN => {
-                    let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
-                    self.request(upstream, body)
-                }
+                Err(UpstreamError::Closed | UpstreamError::Io(_)) if sent.elapsed() < STALE_WITHIN => {}
                 Err(error) => return Err(error),
-            };
+            }
+            let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
+            request = self.request(upstream, body);
         }
         let fresh = upstream.connect(self.config.timeouts.connect).await?;
         read_first_chunk(fresh.send(request).await?).await

@@ -6,11 +6,13 @@
 mod body;
 mod head;
 mod keys;
+mod response;
 mod stream;
 
 pub use body::body;
 pub use head::head;
 pub use keys::keys;
+pub use response::response;
 pub use stream::stream;
 
 #[cfg(test)]
@@ -35,5 +37,10 @@ mod tests {
     #[test]
     fn streams_are_read_alike_wherever_reads_split_them() {
         try_out("stream", super::stream);
+    }
+
+    #[test]
+    fn responses_are_read_alike_wherever_reads_split_them() {
+        try_out("response", super::response);
     }
 }

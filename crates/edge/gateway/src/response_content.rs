@@ -54,23 +54,39 @@ impl ResponseContent {
     }
 
     /// Reads a chunk that more may follow, or the last one.
-    pub(crate) fn read(&mut self, chunk: &[u8], follows: Follows) -> ChunkKind {
-        let text_events = self.text_events.as_mut().filter(|_| self.usage.is_between_events());
-        if let Some(events) = text_events.and_then(|text_events| text_events.recognize(chunk)) {
-            self.usage.add_recognized(chunk, events.count);
-            if self.counts_text {
-                self.usage.add_text(events.tokens, events.place);
+    pub(crate) fn read(&mut self, mut chunk: &[u8], follows: Follows) -> ChunkKind {
+        let mut kind = if chunk.is_empty() { ChunkKind::Other } else { ChunkKind::TextEvents };
+        loop {
+            chunk = &chunk[self.skip_recognized(chunk)..];
+            if chunk.is_empty() {
+                return kind;
             }
-            self.state.iter_mut().for_each(|state| state.add_recognized(events.count));
-            return ChunkKind::TextEvents;
+            kind = ChunkKind::Other;
+            let bytes = self.text_events.as_ref().map_or(chunk.len(), |events| events.bytes_to_read(chunk));
+            self.read_in_full(&chunk[..bytes], follows);
+            chunk = &chunk[bytes..];
         }
+    }
+
+    /// Counts the recognized events at the beginning of a chunk. Returns their bytes.
+    fn skip_recognized(&mut self, chunk: &[u8]) -> usize {
+        let text_events = self.text_events.as_mut().filter(|_| self.usage.is_between_events());
+        let Some(events) = text_events.and_then(|text_events| text_events.recognize(chunk)) else { return 0 };
+        self.usage.add_recognized(&chunk[..events.bytes], events.count);
+        if self.counts_text {
+            self.usage.add_text(events.tokens, events.place);
+        }
+        self.state.iter_mut().for_each(|state| state.add_recognized(events.count));
+        events.bytes
+    }
+
+    fn read_in_full(&mut self, chunk: &[u8], follows: Follows) {
         self.usage.observe(chunk);
         if self.counts_text && !self.is_counted(follows) {
             self.usage.observe_text(chunk);
         }
         self.state.iter_mut().for_each(|state| state.observe(chunk));
         self.text_events.iter_mut().for_each(|text_events| text_events.learn(chunk));
-        ChunkKind::Other
     }
 
     /// Whether the response is a document that has ended with a usage: its text then counts for nothing. A document that may

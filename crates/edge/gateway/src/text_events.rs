@@ -34,9 +34,10 @@ pub(crate) struct TextEvents {
     is_within_event: bool,
 }
 
-/// What a chunk of recognized events adds.
+/// What recognized events at the beginning of a chunk add.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecognizedEvents {
+    pub(crate) bytes: usize,
     pub(crate) count: u32,
     pub(crate) tokens: TextTokens,
     /// The place of `StreamedText` after them.
@@ -58,19 +59,31 @@ struct EventShape {
 }
 
 impl TextEvents {
-    /// The events of a chunk, if it consists of whole events that are recognized.
-    pub(crate) fn recognize(&mut self, mut chunk: &[u8]) -> Option<RecognizedEvents> {
-        let shape = self.shape.as_ref().filter(|_| !self.is_within_event && !chunk.is_empty())?;
+    /// The whole events that a chunk begins with, as far as they are recognized. `None` if the first one is not.
+    pub(crate) fn recognize(&mut self, chunk: &[u8]) -> Option<RecognizedEvents> {
+        let shape = self.shape.as_ref().filter(|_| !self.is_within_event)?;
         let mut events = RecognizedEvents { place: shape.place, ..RecognizedEvents::default() };
-        while !chunk.is_empty() {
-            let (text, rest) = shape.split(chunk)?;
+        while let Some((text, rest)) = shape.split(&chunk[events.bytes..]) {
             events.count += 1;
             events.tokens.add_all(shape.other_tokens);
             events.tokens.add_string(shape.part, text);
-            chunk = rest;
+            events.bytes = chunk.len() - rest.len();
+        }
+        if events.count == 0 {
+            return None;
         }
         self.tries = 0;
         Some(events)
+    }
+
+    /// How much of a chunk to read in full before the next try: up to the end of its first event, as long as there is hope
+    /// that one is recognized.
+    pub(crate) fn bytes_to_read(&self, chunk: &[u8]) -> usize {
+        if self.tries == TRIES_MAX {
+            return chunk.len();
+        }
+        let mut ends = memchr::memchr_iter(b'\n', chunk).filter(|end| chunk[*end..].starts_with(BOUNDARY));
+        ends.next().map_or(chunk.len(), |end| end + BOUNDARY.len())
     }
 
     /// Learns from a chunk that was read in full.
@@ -204,10 +217,10 @@ mod tests {
         let texts = ["a", "b", "", "long words, and 4 more", " usage", "usage", "[DONE]", "choices", "data:"];
         for api in [CHAT, RESPONSES, MESSAGES] {
             assert_eq!(recognized(&events(api, &texts)), texts.len() - 2, "{api:?}");
-            let all_in_one = vec![events(api, &texts[..2]).concat(), events(api, &texts[2..]).concat()];
-            assert_eq!(recognized(&all_in_one), 0, "one event is compared with the last of the chunk before");
-            let later = [all_in_one, events(api, &texts)].concat();
-            assert_eq!(recognized(&later), texts.len());
+            let all_in_one = [events(api, &texts[..2]).concat(), events(api, &texts[2..]).concat()];
+            assert_eq!(recognized(&all_in_one), 1, "the events of one chunk are compared too");
+            let mixed = [events(api, &texts[..4]).concat(), "data: {}\n\n".to_owned()].concat();
+            assert_eq!(recognized(&[mixed, events(api, &texts)[4].clone()]), 1);
         }
     }
 

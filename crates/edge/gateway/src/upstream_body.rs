@@ -1,14 +1,13 @@
 //! The body sent to a worker: the client's body with a few bytes spliced in, or streamed through.
 
 use std::error::Error;
-use std::fmt;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -122,7 +121,7 @@ impl UploadStatus {
 }
 
 /// An error of a body, for the connection that sends it.
-type BodyError = Box<dyn Error + Send + Sync>;
+pub(crate) type BodyError = Box<dyn Error + Send + Sync>;
 
 impl Upload {
     /// The upload with this start, which `scan` has read.
@@ -135,7 +134,11 @@ impl Upload {
         Upload { head, rest: Some(rest), scan, status, arriving: None }
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    /// The next part as it arrives.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(head) = self.head.take() {
             return Poll::Ready(Some(Ok(Frame::data(head))));
         }
@@ -169,13 +172,10 @@ impl Upload {
         error.into()
     }
 
-    fn size_hint(&self) -> SizeHint {
-        let mut hint = self.rest.as_ref().map(Body::size_hint).unwrap_or_default();
+    /// The length in bytes, if the client gave one.
+    pub(crate) fn length(&self) -> Option<u64> {
         let head = self.head.as_ref().map_or(0, |head| head.len() as u64);
-        if let Some(exact) = hint.exact() {
-            hint.set_exact(exact + head);
-        }
-        hint
+        self.rest.as_ref().map_or(Some(0), |rest| rest.size_hint().exact()).map(|rest| head + rest)
     }
 }
 
@@ -187,57 +187,12 @@ pub(crate) enum UpstreamBody {
     Upload(Upload),
 }
 
-impl fmt::Debug for UpstreamBody {
-    /// Prints no content: prompts must not reach logs.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Outgoing(..)")
-    }
-}
-
-impl Body for UpstreamBody {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut *self {
-            UpstreamBody::Upload(upload) => upload.poll_frame(cx),
-            UpstreamBody::Buffered(body) => {
-                let piece = body.pieces.iter_mut().find(|piece| !piece.is_empty()).map(std::mem::take);
-                Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            UpstreamBody::Upload(upload) => {
-                upload.head.is_none() && upload.rest.as_ref().is_some_and(Body::is_end_stream)
-            }
-            UpstreamBody::Buffered(body) => body.len() == 0,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            UpstreamBody::Upload(upload) => upload.size_hint(),
-            UpstreamBody::Buffered(body) => SizeHint::with_exact(body.len() as u64),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::BodyExt;
 
-    fn sent(body: BufferedBody) -> (u64, Vec<u8>) {
-        let outgoing = UpstreamBody::Buffered(body);
-        let length = outgoing.size_hint().exact().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        (length, runtime.block_on(outgoing.collect()).unwrap().to_bytes().to_vec())
+    fn sent(body: BufferedBody) -> (usize, Vec<u8>) {
+        (body.len(), body.concat())
     }
 
     #[test]

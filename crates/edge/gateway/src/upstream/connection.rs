@@ -1,120 +1,55 @@
 //! One HTTP/1.1 connection to a worker, driven by the request that uses it.
 //!
-//! hyper splits a client connection into a handle and a future that does the I/O. Usually that future is its own
-//! task, and every request pays for two wake-ups between tasks. Here the request polls the future itself. A request
-//! thus stays on one task, a dropped request closes its socket at once (which tells the worker that the client left),
-//! and an idle connection costs nothing.
+//! ```text
+//! open ──▶ send ──▶ response head ──▶ chunks ──▶ reclaim ──▶ idle ──▶ send …
+//! ```
+//!
+//! The request's task polls the socket. A dropped request thus closes its socket at once, which tells the worker that the
+//! client left, and an idle connection costs nothing. While the response is read, what is left of an upload is written.
+//!
+//! The protocol is in three parts that know no sockets or little of them: `request_writer`, `response_head` and
+//! `body_decoder`.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 
-use bytes::Bytes;
-use http::{Request, Response};
-use hyper::body::{Body, Incoming};
-use hyper::client::conn::{TrySendError, http1};
-use hyper_util::rt::TokioIo;
-use warmroute_wire::{Dialer, Stream, Target, is_own_shortage};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{Method, Request, Response};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use warmroute_wire::{Dialer, Stream, Target};
 
-use super::task_waker::TaskWaker;
+use super::body_decoder::BodyDecoder;
+use super::error::{BadResponse, UpstreamError};
+use super::request_writer::RequestWriter;
+use super::response_head::{HeadReader, ResponseHead};
 use crate::upstream_body::UpstreamBody;
 
-/// Why a request to a worker failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum UpstreamError {
-    #[error("cannot connect: {0}")]
-    Connect(std::io::Error),
-    /// This machine or process lacks file descriptors, ports or buffers. It says nothing about the worker.
-    #[error("cannot open a connection: {0}")]
-    OwnShortage(std::io::Error),
-    #[error("connect timeout")]
-    ConnectTimeout,
-    #[error("HTTP error: {0}")]
-    Http(hyper::Error),
-    #[error("the worker closed the connection")]
-    Closed,
-    /// The worker ended a stream as if it were complete, in the middle of the answer.
-    #[error("the worker ended its stream in the middle of the answer")]
-    Unfinished,
-    /// The worker gave a stream up with an error event.
-    #[error("the worker ended its stream with an error")]
-    GivenUp,
-    /// The connection closed before the request was sent. The worker has not seen the request, which is returned here.
-    #[error("the worker closed the connection before the request was sent")]
-    NotSent(Box<Request<UpstreamBody>>),
-    #[error("no response within first-byte-timeout-secs")]
-    FirstByteTimeout,
-    #[error("the worker became unhealthy before it responded")]
-    Unhealthy,
-    #[error("no data within idle-timeout-secs")]
-    IdleTimeout,
-    /// The request's own time limit. It says nothing about the worker.
-    #[error("the request exceeded request-timeout-secs")]
-    RequestTimeout,
-    /// The gateway's drain timeout.
-    #[error("the gateway is shutting down")]
-    ShuttingDown,
-    #[error("the worker tried to switch protocols")]
-    Upgrade,
-}
-
-impl UpstreamError {
-    /// The kind of error, for traces.
-    pub(crate) fn code(&self) -> &'static str {
-        match self {
-            UpstreamError::Connect(_) => "connect_failed",
-            UpstreamError::OwnShortage(_) => "out_of_resources",
-            UpstreamError::ConnectTimeout => "connect_timeout",
-            UpstreamError::Http(_) => "http_error",
-            UpstreamError::Closed | UpstreamError::NotSent(_) => "connection_closed",
-            UpstreamError::Unfinished => "stream_unfinished",
-            UpstreamError::GivenUp => "stream_given_up",
-            UpstreamError::FirstByteTimeout => "first_byte_timeout",
-            UpstreamError::Unhealthy => "worker_unhealthy",
-            UpstreamError::IdleTimeout => "idle_timeout",
-            UpstreamError::RequestTimeout => "request_timeout",
-            UpstreamError::ShuttingDown => "shutting_down",
-            UpstreamError::Upgrade => "protocol_upgrade",
-        }
-    }
-
-    /// Whether the worker could not be reached at all.
-    pub(crate) fn is_unreachable(&self) -> bool {
-        matches!(self, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)
-    }
-
-    /// Whether the gateway stopped waiting for the worker.
-    pub(crate) fn is_timeout(&self) -> bool {
-        matches!(self, UpstreamError::FirstByteTimeout | UpstreamError::IdleTimeout)
-    }
-
-    /// Whether the worker may be at fault.
-    pub(crate) fn is_worker_fault(&self) -> bool {
-        !matches!(
-            self,
-            UpstreamError::RequestTimeout | UpstreamError::ShuttingDown | UpstreamError::OwnShortage(_)
-        )
-    }
-}
-
-fn connect_error(error: std::io::Error) -> UpstreamError {
-    match is_own_shortage(&error) {
-        true => UpstreamError::OwnShortage(error),
-        false => UpstreamError::Connect(error),
-    }
-}
+/// Bytes that a read takes at first. Chunks of a stream are short.
+const READ_BYTES_MIN: usize = 8 << 10;
+/// Bytes that a read takes at most, after reads that were filled.
+const READ_BYTES_MAX: usize = 256 << 10;
+/// A read with less room than this would split what has arrived.
+const ROOM_BYTES_MIN: usize = 2 << 10;
 
 /// An open connection. It is boxed, because it moves from request to request.
 pub(crate) struct UpstreamConnection {
-    sender: http1::SendRequest<UpstreamBody>,
-    driver: http1::Connection<TokioIo<Stream>, UpstreamBody>,
-    waker: TaskWaker,
+    stream: Stream,
+    writer: RequestWriter,
+    /// Why the request could not be sent to its end. The worker may have answered before that.
+    send_error: Option<UpstreamError>,
+    /// Bytes that have arrived and have not been read.
+    received: BytesMut,
+    read_bytes: usize,
+    body: BodyDecoder,
+    /// Whether the worker said that it keeps the connection open.
+    keeps_open: bool,
 }
 
 /// A worker's response body, and the connection it arrives on.
 pub(crate) struct UpstreamResponse {
     connection: Box<UpstreamConnection>,
-    body: Incoming,
 }
 
 impl UpstreamConnection {
@@ -122,15 +57,23 @@ impl UpstreamConnection {
         dialer: &Dialer,
         target: &Target,
     ) -> Result<Box<UpstreamConnection>, UpstreamError> {
-        let stream = dialer.dial(target).await.map_err(connect_error)?;
-        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(UpstreamError::Http)?;
-        Ok(Box::new(UpstreamConnection { sender, driver, waker: TaskWaker::default() }))
+        let stream = dialer.dial(target).await.map_err(UpstreamError::of_connect)?;
+        Ok(Box::new(UpstreamConnection {
+            stream,
+            writer: RequestWriter::default(),
+            send_error: None,
+            received: BytesMut::new(),
+            read_bytes: READ_BYTES_MIN,
+            body: BodyDecoder::Over,
+            keeps_open: false,
+        }))
     }
 
-    /// Whether an idle connection is still open, as far as can be seen without waiting.
+    /// Whether an idle connection is still open, as far as can be seen without waiting. Bytes that no request asked for
+    /// are the beginning of an answer to none.
     pub(crate) fn is_alive(&mut self) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
-        Pin::new(&mut self.driver).poll(&mut cx).is_pending() && self.sender.is_ready()
+        let (mut byte, mut cx) = ([0], Context::from_waker(Waker::noop()));
+        Pin::new(&mut self.stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
     /// Sends a request and waits for the response head.
@@ -138,46 +81,102 @@ impl UpstreamConnection {
         mut self: Box<Self>,
         request: Request<UpstreamBody>,
     ) -> Result<(Response<()>, UpstreamResponse), UpstreamError> {
-        let UpstreamConnection { sender, driver, waker } = &mut *self;
-        let mut pending = pin!(sender.try_send_request(request));
-        let send_error = |mut error: TrySendError<Request<UpstreamBody>>| match error.take_message() {
-            Some(request) => UpstreamError::NotSent(Box::new(request)),
-            None => UpstreamError::Http(error.into_error()),
-        };
-        let mut exchange = |cx: &mut Context<'_>| {
-            if let Poll::Ready(response) = pending.as_mut().poll(cx) {
-                return Poll::Ready(response.map_err(send_error));
+        let method = request.method().clone();
+        self.writer.begin(request);
+        (self.read_bytes, self.keeps_open, self.send_error) = (READ_BYTES_MIN, false, None);
+        let mut reader = HeadReader::default();
+        let ResponseHead { head, body, keeps_open } =
+            poll_fn(|cx| self.poll_head(cx, &mut reader, &method)).await?;
+        (self.body, self.keeps_open) = (body, keeps_open);
+        Ok((head, UpstreamResponse { connection: self }))
+    }
+
+    fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut HeadReader,
+        method: &Method,
+    ) -> Poll<Result<ResponseHead, UpstreamError>> {
+        self.poll_send(cx)?;
+        loop {
+            let failure = match ready!(self.poll_receive(cx)) {
+                Ok(0) => Some(UpstreamError::Closed),
+                Ok(_) => None,
+                Err(error) => Some(error.into()),
+            };
+            if let Some(failure) = failure {
+                // Without a byte of a response, the worker may have closed an idle connection before the request came.
+                let has_begun = !self.received.is_empty();
+                let failure = if has_begun { BadResponse::HeadTruncated.into() } else { failure };
+                return Poll::Ready(Err(self.send_error.take().unwrap_or(failure)));
             }
-            let closed = Pin::new(&mut *driver).poll(cx);
-            // Polling the connection may have produced the response, so check that before reporting it closed.
-            match (pending.as_mut().poll(cx), closed) {
-                (Poll::Ready(response), _) => Poll::Ready(response.map_err(send_error)),
-                (Poll::Pending, Poll::Ready(_)) => Poll::Ready(Err(UpstreamError::Closed)),
-                (Poll::Pending, Poll::Pending) => Poll::Pending,
+            if let Some(head) = reader.read(&mut self.received, method)? {
+                return Poll::Ready(Ok(head));
             }
-        };
-        let response = poll_fn(|cx| waker.poll(cx, &mut exchange)).await?;
-        let (head, body) = response.into_parts();
-        Ok((Response::from_parts(head, ()), UpstreamResponse { connection: self, body }))
+        }
+    }
+
+    /// Sends what can be sent now. Fails only if the client's upload did.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), UpstreamError> {
+        if self.writer.is_done() || self.send_error.is_some() {
+            return Ok(());
+        }
+        match self.writer.poll_send(&mut self.stream, cx) {
+            Poll::Ready(Err(error @ UpstreamError::Upload(_))) => Err(error),
+            Poll::Ready(Err(error)) => {
+                // A worker that refuses a request may close its side before it has read all.
+                self.send_error = Some(error);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Receives more bytes; 0 at the end of the connection.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.received.capacity() - self.received.len() < ROOM_BYTES_MIN {
+            self.received.reserve(self.read_bytes);
+        }
+        let room = (self.received.capacity() - self.received.len()).min(self.read_bytes);
+        let mut limited = (&mut self.received).limit(room);
+        let count = ready!(pin!(self.stream.read_buf(&mut limited)).poll(cx))?;
+        if count == room {
+            self.read_bytes = (2 * self.read_bytes).min(READ_BYTES_MAX);
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UpstreamError>>> {
+        loop {
+            match self.body.decode(&mut self.received) {
+                Ok(Some(chunk)) => return Poll::Ready(Some(Ok(chunk))),
+                Ok(None) if self.body.is_over() => return Poll::Ready(None),
+                Ok(None) => {}
+                Err(error) => return Poll::Ready(Some(Err(error.into()))),
+            }
+            if let Err(error) = self.poll_send(cx) {
+                return Poll::Ready(Some(Err(error)));
+            }
+            match ready!(self.poll_receive(cx)) {
+                Ok(0) if self.body.end() => return Poll::Ready(None),
+                Ok(0) => return Poll::Ready(Some(Err(UpstreamError::Closed))),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Some(Err(error.into()))),
+            }
+        }
+    }
+
+    /// Whether another request may follow: both sides have ended this one, at the same byte.
+    fn can_be_reused(&mut self) -> bool {
+        let is_done = self.body.is_over() && self.writer.is_done() && self.received.is_empty();
+        is_done && self.keeps_open && self.is_alive()
     }
 }
 
 impl UpstreamResponse {
     /// The next chunk; `None` at the end.
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UpstreamError>>> {
-        let UpstreamResponse { connection, body } = self;
-        let UpstreamConnection { driver, waker, .. } = &mut **connection;
-        waker.poll(cx, |cx| {
-            if let Poll::Ready(chunk) = poll_received(body, cx) {
-                return Poll::Ready(chunk);
-            }
-            let closed = Pin::new(&mut *driver).poll(cx).is_ready();
-            // Polling the connection may have produced a chunk, even just before it closed.
-            match poll_received(body, cx) {
-                Poll::Pending if closed => Poll::Ready(Some(Err(UpstreamError::Closed))),
-                polled => polled,
-            }
-        })
+        self.connection.poll_chunk(cx)
     }
 
     /// Waits for the next chunk.
@@ -187,26 +186,191 @@ impl UpstreamResponse {
 
     /// Whether the response has ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.body.is_end_stream()
+        self.connection.body.is_over()
     }
 
     /// The connection, if the response was read to its end and the worker keeps the connection open.
     pub(crate) fn reclaim_connection(mut self) -> Option<Box<UpstreamConnection>> {
-        self.connection.waker.forget_task();
-        self.connection.is_alive().then_some(self.connection)
+        self.connection.can_be_reused().then_some(self.connection)
     }
 }
 
-/// A chunk that hyper has received already. Trailers and empty chunks are skipped.
-fn poll_received(body: &mut Incoming, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UpstreamError>>> {
-    loop {
-        match ready!(Pin::new(&mut *body).poll_frame(cx)) {
-            Some(Ok(frame)) => match frame.into_data() {
-                Ok(chunk) if !chunk.is_empty() => return Poll::Ready(Some(Ok(chunk))),
-                _ => {}
-            },
-            Some(Err(error)) => return Poll::Ready(Some(Err(UpstreamError::Http(error)))),
-            None => return Poll::Ready(None),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream_body::BufferedBody;
+    use http::{HeaderValue, StatusCode};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// A connection and its other end.
+    async fn pair() -> (Box<UpstreamConnection>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let dialer = Dialer::default();
+        let (connection, accepted) =
+            tokio::join!(UpstreamConnection::open(&dialer, &target), listener.accept());
+        (connection.unwrap(), accepted.unwrap().0)
+    }
+
+    fn post(body: impl Into<Bytes>) -> Request<UpstreamBody> {
+        let body = BufferedBody::spliced(&body.into(), [None, None, None]);
+        let mut request = Request::new(UpstreamBody::Buffered(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = "/v1/chat?x=1".parse().unwrap();
+        request.headers_mut().insert("host", HeaderValue::from_static("engine"));
+        request.headers_mut().insert("transfer-encoding", HeaderValue::from_static("chunked"));
+        request.headers_mut().insert("content-length", HeaderValue::from_static("7"));
+        request
+    }
+
+    async fn read_exactly(stream: &mut TcpStream, length: usize) -> String {
+        let mut bytes = vec![0; length];
+        stream.read_exact(&mut bytes).await.unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    const HEAD: &str = "POST /v1/chat?x=1 HTTP/1.1\r\nhost: engine\r\ncontent-length: ";
+
+    #[tokio::test]
+    async fn requests_follow_each_other_on_one_connection() {
+        let (mut connection, mut worker) = pair().await;
+        for answer in
+            ["content-length: 4\r\n\r\nwarm", "transfer-encoding: chunked\r\n\r\n4\r\nwarm\r\n0\r\n\r\n"]
+        {
+            let served = async {
+                let expected = format!("{HEAD}2\r\n\r\n{{}}");
+                assert_eq!(read_exactly(&mut worker, expected.len()).await, expected);
+                worker.write_all(format!("HTTP/1.1 200 OK\r\n{answer}").as_bytes()).await.unwrap();
+            };
+            let (sent, ()) = tokio::join!(connection.send(post("{}")), served);
+            let (head, mut response) = sent.unwrap();
+            assert_eq!(head.status(), StatusCode::OK);
+            assert_eq!(response.next_chunk().await.unwrap().unwrap(), "warm");
+            assert!(response.is_over(), "the end came with the last chunk");
+            assert!(response.next_chunk().await.is_none());
+            connection = response.reclaim_connection().expect("both sides are done");
         }
+        let expected = format!("{HEAD}0\r\n\r\n");
+        let (_, read) = tokio::join!(
+            tokio::time::timeout(std::time::Duration::from_millis(1), connection.send(post(""))),
+            read_exactly(&mut worker, expected.len())
+        );
+        assert_eq!(read, expected, "an empty body has a length");
+    }
+
+    #[tokio::test]
+    async fn a_long_body_is_sent_while_the_worker_reads_it() {
+        let (connection, mut worker) = pair().await;
+        let body = "abcdefgh".repeat(1 << 19);
+        let pieces = Bytes::from(body.clone());
+        let spliced = BufferedBody::spliced(&pieces, [Some((1..1, Bytes::from("!"))), None, None]);
+        let mut request = post("");
+        *request.body_mut() = UpstreamBody::Buffered(spliced);
+        let served = async {
+            let expected = format!("{HEAD}{}\r\n\r\na!{}", body.len() + 1, &body[1..]);
+            assert!(read_exactly(&mut worker, expected.len()).await == expected);
+            worker.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+        };
+        let (sent, ()) = tokio::join!(connection.send(request), served);
+        let (head, response) = sent.unwrap();
+        assert!(head.status() == StatusCode::NO_CONTENT && response.is_over());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_comes_before_the_end_of_the_request_is_read() {
+        let (connection, mut worker) = pair().await;
+        let served = async {
+            read_exactly(&mut worker, HEAD.len()).await;
+            let answer = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 8\r\n\r\ntoo long";
+            worker.write_all(answer).await.unwrap();
+            worker.shutdown().await.unwrap();
+            // Open, and not read any more.
+            worker
+        };
+        let (sent, _worker) = tokio::join!(connection.send(post("x".repeat(64 << 20))), served);
+        let (head, mut response) = sent.unwrap();
+        assert_eq!(head.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(response.next_chunk().await.unwrap().unwrap(), "too long");
+        assert!(response.is_over() && response.reclaim_connection().is_none(), "the request is not all sent");
+    }
+
+    #[tokio::test]
+    async fn a_connection_with_unread_or_unexpected_bytes_is_not_reused() {
+        for (answer, is_reusable) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na", true),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\naHTTP/1.1 200 OK\r\n", false),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 1\r\nconnection: close\r\n\r\na", false),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\na", false),
+        ] {
+            let (connection, mut worker) = pair().await;
+            worker.write_all(answer.as_bytes()).await.unwrap();
+            let (_, mut response) = connection.send(post("{}")).await.unwrap();
+            assert_eq!(response.next_chunk().await.unwrap().unwrap(), "a");
+            assert_eq!(response.reclaim_connection().is_some(), is_reusable, "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_that_the_worker_closed_is_seen() {
+        let (mut connection, worker) = pair().await;
+        assert!(connection.is_alive());
+        drop(worker);
+        // Until the close has arrived.
+        while connection.is_alive() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_response_that_breaks_off_is_an_error() {
+        for answer in [
+            "",
+            "HTTP/1.1 200",
+            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\na",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\na",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n",
+        ] {
+            let (connection, mut worker) = pair().await;
+            worker.write_all(answer.as_bytes()).await.unwrap();
+            worker.shutdown().await.unwrap();
+            let error = match connection.send(post("{}")).await {
+                Err(error) => error,
+                Ok((_, mut response)) => {
+                    assert_eq!(response.next_chunk().await.unwrap().unwrap(), "a");
+                    response.next_chunk().await.expect("it is not over").unwrap_err()
+                }
+            };
+            let is_expected = match error {
+                UpstreamError::Http(error) => error == BadResponse::HeadTruncated && answer == "HTTP/1.1 200",
+                error => matches!(error, UpstreamError::Closed),
+            };
+            assert!(is_expected, "{answer:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn reads_grow_with_what_arrives() {
+        let (connection, mut worker) = pair().await;
+        let body = vec![b'x'; 8 << 20];
+        let served = async {
+            worker
+                .write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes())
+                .await
+                .unwrap();
+            worker.write_all(&body).await.unwrap();
+        };
+        let read = async {
+            let (_, mut response) = connection.send(post("{}")).await.unwrap();
+            let (mut length, mut longest) = (0, 0);
+            while let Some(chunk) = response.next_chunk().await {
+                let chunk = chunk.unwrap();
+                (length, longest) = (length + chunk.len(), longest.max(chunk.len()));
+            }
+            (length, longest)
+        };
+        let ((length, longest), ()) = tokio::join!(read, served);
+        assert_eq!(length, body.len());
+        assert!(longest > READ_BYTES_MIN && longest <= READ_BYTES_MAX, "{longest}");
     }
 }

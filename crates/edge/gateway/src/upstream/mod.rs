@@ -1,7 +1,12 @@
 //! Connection pools and counters, one for each worker.
 
+mod body_decoder;
 mod connection;
-mod task_waker;
+mod error;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
+mod request_writer;
+mod response_head;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +20,10 @@ use warmroute_types::{BadUrl, Micros};
 use warmroute_wire::{Dialer, Target};
 
 use connection::UpstreamConnection;
-pub(crate) use connection::{UpstreamError, UpstreamResponse};
+pub(crate) use connection::UpstreamResponse;
+pub(crate) use error::UpstreamError;
+#[cfg(any(test, fuzzing))]
+pub(crate) use fuzz::response;
 
 use crate::Config;
 use crate::attempt_outcome::AttemptOutcome;

@@ -19,8 +19,8 @@ run() { # STAGE OPTION... -- POLICY...
     while [[ $1 != -- ]]; do options+=("$1"); shift; done
     shift
     python3 "$here/../sockets/run.py" --warmroute "$FLEET/warmroute" --fleet "$FLEET/fleet.json" --logs "$FLEET/logs" \
-        --smg "env PYTHONPATH=$FLEET/peers/smg python3 -m smg.cli" \
-        --vllm-router "env PYTHONPATH=$FLEET/peers/vllm_router python3 -m vllm_router.launch_router" "${options[@]}" ${POLICIES:-"$@"} | tee -a "$out/$stage.jsonl" || true
+        --smg "env PYTHONPATH=$FLEET/peers/smg:$FLEET/vt python3 -m smg.cli" \
+        --vllm-router "env PYTHONPATH=$FLEET/peers/vllm_router:$FLEET/vt python3 -m vllm_router.launch_router" "${options[@]}" ${POLICIES:-"$@"} | tee -a "$out/$stage.jsonl" || true
 }
 
 for stage in "$@"; do

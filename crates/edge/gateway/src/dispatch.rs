@@ -42,7 +42,7 @@ use crate::started_response::{StartedResponse, read_first_chunk};
 use crate::status_class::StatusClass;
 use crate::stored_objects;
 use crate::ttft_budget;
-use crate::upstream::{Upstream, UpstreamError};
+use crate::upstream::{Upstream, UpstreamError, UpstreamRequest};
 use crate::upstream_body::UpstreamBody;
 use crate::{Config, DecisionHeaders, headers};
 
@@ -164,7 +164,7 @@ impl Dispatch {
             gateway.forwarding.observers.prefixes.observe(body, source, received);
         }
         gateway.forwarding.retries.earn(received);
-        headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
+        headers::towards_worker(&mut parts.headers, api, config.forwarded);
         if intake.request.cached_tokens == CachedTokens::Hidden || intake.request.stored.named.is_some() {
             // The gateway reads the answer.
             parts.headers.remove(header::ACCEPT_ENCODING);
@@ -442,15 +442,16 @@ impl Dispatch {
         read_first_chunk(fresh.send(request).await?).await
     }
 
-    fn request(&self, upstream: &Upstream, body: UpstreamBody) -> Request<UpstreamBody> {
-        let mut request = Request::new(body);
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = upstream.target.uri_for(&self.uri);
-        // Only the last attempt could move the headers, and which attempt is the last is not known yet.
-        *request.headers_mut() = self.headers.clone();
-        headers::address_to(request.headers_mut(), &upstream.target.host_header, upstream.rank());
-        request.headers_mut().insert(headers::REQUEST_ID, headers::worker_request_id(&self.request_id));
-        request
+    fn request<'a>(&'a self, upstream: &'a Upstream, body: UpstreamBody) -> UpstreamRequest<'a> {
+        UpstreamRequest {
+            method: &self.method,
+            uri: upstream.target.uri_for(&self.uri),
+            host: &upstream.target.host_header,
+            id: headers::worker_request_id(&self.request_id),
+            rank: upstream.rank(),
+            headers: &self.headers,
+            body,
+        }
     }
 
     /// Records a failed attempt.

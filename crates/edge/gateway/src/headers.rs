@@ -132,21 +132,15 @@ fn hex_digits() -> [u8; 16] {
     std::array::from_fn(|i| HEX[(bits >> (4 * i)) as usize & 15])
 }
 
-/// Prepares a client's headers for a worker. Only the gateway sets the rank: clients cannot choose a worker with it.
-pub(crate) fn towards_worker(
-    headers: &mut HeaderMap,
-    api: Api,
-    request_id: &HeaderValue,
-    forwarded: Forwarded,
-) {
+/// Prepares a client's headers for a worker. What each attempt sets itself is removed: host, id, rank (clients cannot choose a
+/// worker with it), and the length of the body that is actually sent.
+pub(crate) fn towards_worker(headers: &mut HeaderMap, api: Api, forwarded: Forwarded) {
     strip_hop_by_hop_and(headers, |name| match name {
-        // hyper sets the length of the body that is actually sent.
-        "content-length" | "expect" => true,
+        "host" | "content-length" | "expect" => true,
         // The gateway reads these responses and may have to append an error, so they must not be compressed.
         "accept-encoding" => api != Api::Other,
-        name => *name == DATA_PARALLEL_RANK || is_spoofable(name, forwarded),
+        name => *name == REQUEST_ID || *name == DATA_PARALLEL_RANK || is_spoofable(name, forwarded),
     });
-    headers.insert(REQUEST_ID, request_id.clone());
 }
 
 /// Sets the credentials that a worker sees. A client's gateway key must not reach workers by default, because a
@@ -166,14 +160,6 @@ pub(crate) fn passes_credentials(config: &Config, tenant: Option<&Tenant>) -> bo
         ClientCredentials::Auto => tenant.is_none() && config.dialer.authorization().is_none(),
         ClientCredentials::Pass => true,
         ClientCredentials::Drop => false,
-    }
-}
-
-/// Sets the headers that address one worker.
-pub(crate) fn address_to(headers: &mut HeaderMap, host: &HeaderValue, rank: Option<u16>) {
-    headers.insert(header::HOST, host.clone());
-    if let Some(rank) = rank {
-        headers.insert(DATA_PARALLEL_RANK, HeaderValue::from(rank));
     }
 }
 
@@ -226,6 +212,8 @@ mod tests {
             ("accept-encoding", "gzip"),
             ("transfer-encoding", "chunked"),
             ("content-length", "5"),
+            ("host", "gateway"),
+            ("x-request-id", "mine"),
             ("x-data-parallel-rank", "3"),
             ("authorization", "Bearer k"),
             ("x-warmroute-worker", "http://mine"),
@@ -234,10 +222,9 @@ mod tests {
             ("proxy-connection", "keep-alive"),
         ]);
         let mut trusting = headers.clone();
-        let id = HeaderValue::from_static("id-1");
-        towards_worker(&mut headers, Api::Chat, &id, Forwarded::Drop);
-        assert_eq!(headers, map(&[("authorization", "Bearer k"), ("x-request-id", "id-1")]));
-        towards_worker(&mut trusting, Api::Chat, &id, Forwarded::Pass);
+        towards_worker(&mut headers, Api::Chat, Forwarded::Drop);
+        assert_eq!(headers, map(&[("authorization", "Bearer k")]));
+        towards_worker(&mut trusting, Api::Chat, Forwarded::Pass);
         assert!(trusting.contains_key("x-forwarded-for") && !trusting.contains_key("x-warmroute-worker"));
     }
 

@@ -16,15 +16,14 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{Method, Request, Response};
+use http::{Method, Response};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use warmroute_wire::{Dialer, Stream, Target};
 
 use super::body_decoder::BodyDecoder;
 use super::error::{BadResponse, UpstreamError};
-use super::request_writer::RequestWriter;
+use super::request_writer::{RequestWriter, UpstreamRequest};
 use super::response_head::{HeadReader, ResponseHead};
-use crate::upstream_body::UpstreamBody;
 
 /// Bytes that a read takes at first. Chunks of a stream are short.
 const READ_BYTES_MIN: usize = 8 << 10;
@@ -79,9 +78,9 @@ impl UpstreamConnection {
     /// Sends a request and waits for the response head.
     pub(crate) async fn send(
         mut self: Box<Self>,
-        request: Request<UpstreamBody>,
+        request: UpstreamRequest<'_>,
     ) -> Result<(Response<()>, UpstreamResponse), UpstreamError> {
-        let method = request.method().clone();
+        let method = request.method.clone();
         self.writer.begin(request);
         (self.read_bytes, self.keeps_open, self.send_error) = (READ_BYTES_MIN, false, None);
         let mut reader = HeadReader::default();
@@ -198,8 +197,9 @@ impl UpstreamResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream_body::BufferedBody;
-    use http::{HeaderValue, StatusCode};
+    use crate::upstream_body::{BufferedBody, UpstreamBody};
+    use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+    use std::sync::LazyLock;
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
 
@@ -213,15 +213,28 @@ mod tests {
         (connection.unwrap(), accepted.unwrap().0)
     }
 
-    fn post(body: impl Into<Bytes>) -> Request<UpstreamBody> {
-        let body = BufferedBody::spliced(&body.into(), [None, None, None]);
-        let mut request = Request::new(UpstreamBody::Buffered(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = "/v1/chat?x=1".parse().unwrap();
-        request.headers_mut().insert("host", HeaderValue::from_static("engine"));
-        request.headers_mut().insert("transfer-encoding", HeaderValue::from_static("chunked"));
-        request.headers_mut().insert("content-length", HeaderValue::from_static("7"));
-        request
+    static HOST: HeaderValue = HeaderValue::from_static("engine");
+
+    /// A request with headers that the writer sets itself.
+    fn post(body: BufferedBody) -> UpstreamRequest<'static> {
+        static HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
+            let fields = [("transfer-encoding", "chunked"), ("x-key", "1"), ("content-length", "7")];
+            let field = |(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+            fields.map(field).into_iter().collect()
+        });
+        UpstreamRequest {
+            method: &Method::POST,
+            uri: "/v1/chat?x=1".parse().unwrap(),
+            host: &HOST,
+            id: HeaderValue::from_static("id-1"),
+            rank: None,
+            headers: &HEADERS,
+            body: UpstreamBody::Buffered(body),
+        }
+    }
+
+    fn of(body: impl Into<Bytes>) -> BufferedBody {
+        BufferedBody::spliced(&body.into(), [None, None, None])
     }
 
     async fn read_exactly(stream: &mut TcpStream, length: usize) -> String {
@@ -230,7 +243,8 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    const HEAD: &str = "POST /v1/chat?x=1 HTTP/1.1\r\nhost: engine\r\ncontent-length: ";
+    const HEAD: &str =
+        "POST /v1/chat?x=1 HTTP/1.1\r\nhost: engine\r\nx-key: 1\r\nx-request-id: id-1\r\ncontent-length: ";
 
     #[tokio::test]
     async fn requests_follow_each_other_on_one_connection() {
@@ -243,7 +257,7 @@ mod tests {
                 assert_eq!(read_exactly(&mut worker, expected.len()).await, expected);
                 worker.write_all(format!("HTTP/1.1 200 OK\r\n{answer}").as_bytes()).await.unwrap();
             };
-            let (sent, ()) = tokio::join!(connection.send(post("{}")), served);
+            let (sent, ()) = tokio::join!(connection.send(post(of("{}"))), served);
             let (head, mut response) = sent.unwrap();
             assert_eq!(head.status(), StatusCode::OK);
             assert_eq!(response.next_chunk().await.unwrap().unwrap(), "warm");
@@ -253,7 +267,7 @@ mod tests {
         }
         let expected = format!("{HEAD}0\r\n\r\n");
         let (_, read) = tokio::join!(
-            tokio::time::timeout(std::time::Duration::from_millis(1), connection.send(post(""))),
+            tokio::time::timeout(std::time::Duration::from_millis(1), connection.send(post(of("")))),
             read_exactly(&mut worker, expected.len())
         );
         assert_eq!(read, expected, "an empty body has a length");
@@ -265,14 +279,12 @@ mod tests {
         let body = "abcdefgh".repeat(1 << 19);
         let pieces = Bytes::from(body.clone());
         let spliced = BufferedBody::spliced(&pieces, [Some((1..1, Bytes::from("!"))), None, None]);
-        let mut request = post("");
-        *request.body_mut() = UpstreamBody::Buffered(spliced);
         let served = async {
             let expected = format!("{HEAD}{}\r\n\r\na!{}", body.len() + 1, &body[1..]);
             assert!(read_exactly(&mut worker, expected.len()).await == expected);
             worker.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
         };
-        let (sent, ()) = tokio::join!(connection.send(request), served);
+        let (sent, ()) = tokio::join!(connection.send(post(spliced)), served);
         let (head, response) = sent.unwrap();
         assert!(head.status() == StatusCode::NO_CONTENT && response.is_over());
     }
@@ -288,7 +300,7 @@ mod tests {
             // Open, and not read any more.
             worker
         };
-        let (sent, _worker) = tokio::join!(connection.send(post("x".repeat(64 << 20))), served);
+        let (sent, _worker) = tokio::join!(connection.send(post(of("x".repeat(64 << 20)))), served);
         let (head, mut response) = sent.unwrap();
         assert_eq!(head.status(), StatusCode::PAYLOAD_TOO_LARGE);
         assert_eq!(response.next_chunk().await.unwrap().unwrap(), "too long");
@@ -305,7 +317,7 @@ mod tests {
         ] {
             let (connection, mut worker) = pair().await;
             worker.write_all(answer.as_bytes()).await.unwrap();
-            let (_, mut response) = connection.send(post("{}")).await.unwrap();
+            let (_, mut response) = connection.send(post(of("{}"))).await.unwrap();
             assert_eq!(response.next_chunk().await.unwrap().unwrap(), "a");
             assert_eq!(response.reclaim_connection().is_some(), is_reusable, "{answer}");
         }
@@ -334,7 +346,7 @@ mod tests {
             let (connection, mut worker) = pair().await;
             worker.write_all(answer.as_bytes()).await.unwrap();
             worker.shutdown().await.unwrap();
-            let error = match connection.send(post("{}")).await {
+            let error = match connection.send(post(of("{}"))).await {
                 Err(error) => error,
                 Ok((_, mut response)) => {
                     assert_eq!(response.next_chunk().await.unwrap().unwrap(), "a");
@@ -361,7 +373,7 @@ mod tests {
             worker.write_all(&body).await.unwrap();
         };
         let read = async {
-            let (_, mut response) = connection.send(post("{}")).await.unwrap();
+            let (_, mut response) = connection.send(post(of("{}"))).await.unwrap();
             let (mut length, mut longest) = (0, 0);
             while let Some(chunk) = response.next_chunk().await {
                 let chunk = chunk.unwrap();

@@ -24,6 +24,7 @@ pub(crate) use connection::UpstreamResponse;
 pub(crate) use error::UpstreamError;
 #[cfg(any(test, fuzzing))]
 pub(crate) use fuzz::response;
+pub(crate) use request_writer::UpstreamRequest;
 
 use crate::Config;
 use crate::attempt_outcome::AttemptOutcome;

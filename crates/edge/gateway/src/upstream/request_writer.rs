@@ -9,12 +9,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use http::header::{self, HeaderMap};
-use http::{Method, Request, Uri};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Uri};
 use tokio::io::AsyncWrite;
 use warmroute_wire::Stream;
 
 use super::error::UpstreamError;
+use crate::headers::{DATA_PARALLEL_RANK, REQUEST_ID};
 use crate::upstream_body::{BufferedBody, Upload, UpstreamBody};
 
 /// Longer bodies are not copied behind the head.
@@ -23,6 +24,20 @@ const COPIED_BYTES_MAX: usize = 16 << 10;
 const PIECES_MAX: usize = 8;
 /// Memory for heads that an idle connection keeps.
 const KEPT_BYTES_MAX: usize = 32 << 10;
+
+/// A request to a worker: the client's, and what an attempt sets itself.
+pub(crate) struct UpstreamRequest<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) uri: Uri,
+    pub(crate) host: &'a HeaderValue,
+    /// The id of the attempt.
+    pub(crate) id: HeaderValue,
+    /// The data-parallel rank.
+    pub(crate) rank: Option<u16>,
+    /// The client's headers, without those above.
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) body: UpstreamBody,
+}
 
 /// The part of a request that has not been written yet.
 #[derive(Default)]
@@ -47,17 +62,16 @@ enum Framing {
 
 impl RequestWriter {
     /// Begins a request. Nothing is written yet.
-    pub(super) fn begin(&mut self, request: Request<UpstreamBody>) {
-        let (parts, body) = request.into_parts();
+    pub(super) fn begin(&mut self, request: UpstreamRequest<'_>) {
         self.head.clear();
         self.head.shrink_to(KEPT_BYTES_MAX);
         (self.written, self.is_flushed) = (0, false);
         self.pieces.clear();
         self.upload = None;
-        write_head(&mut self.head, &parts.method, &parts.uri, &parts.headers);
-        match body {
-            UpstreamBody::Buffered(body) => self.begin_buffered(&parts.method, &body),
-            UpstreamBody::Upload(upload) => self.begin_upload(&parts.method, upload),
+        request.write_head(&mut self.head);
+        match request.body {
+            UpstreamBody::Buffered(body) => self.begin_buffered(request.method, &body),
+            UpstreamBody::Upload(upload) => self.begin_upload(request.method, upload),
         }
     }
 
@@ -179,19 +193,29 @@ impl RequestWriter {
     }
 }
 
-fn write_head(head: &mut Vec<u8>, method: &Method, uri: &Uri, headers: &HeaderMap) {
-    let target = uri.path_and_query().map_or("/", |target| target.as_str());
-    for part in [method.as_str(), " ", target, " HTTP/1.1\r\n"] {
-        head.extend_from_slice(part.as_bytes());
+impl UpstreamRequest<'_> {
+    fn write_head(&self, head: &mut Vec<u8>) {
+        let target = self.uri.path_and_query().map_or("/", |target| target.as_str());
+        for part in [self.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
+            head.extend_from_slice(part.as_bytes());
+        }
+        write_field(head, &header::HOST, self.host);
+        // The writer delimits the body: a second length would let one request look like two.
+        let is_framing =
+            |name: &HeaderName| *name == header::CONTENT_LENGTH || *name == header::TRANSFER_ENCODING;
+        for (name, value) in self.headers.iter().filter(|(name, _)| !is_framing(name)) {
+            write_field(head, name, value);
+        }
+        write_field(head, &REQUEST_ID, &self.id);
+        if let Some(rank) = self.rank {
+            write_field(head, &DATA_PARALLEL_RANK, &HeaderValue::from(rank));
+        }
     }
-    // The writer delimits the body: a second length would let one request look like two.
-    let is_own =
-        |name: &header::HeaderName| *name == header::CONTENT_LENGTH || *name == header::TRANSFER_ENCODING;
-    for (name, value) in headers.iter().filter(|(name, _)| !is_own(name)) {
-        head.extend_from_slice(name.as_str().as_bytes());
-        head.extend_from_slice(b": ");
-        head.extend_from_slice(value.as_bytes());
-        head.extend_from_slice(b"\r\n");
+}
+
+fn write_field(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+        head.extend_from_slice(part);
     }
 }
 

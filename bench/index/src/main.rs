@@ -3,10 +3,12 @@
 //! Times are CPU time of the thread that does the work. Each figure is the median of several rounds, in which the
 //! indexes take turns, with the smallest and the greatest beside it; ratios are between medians. `quick` as the first
 //! argument runs one round of everything, `stalls` only how long the lock is held, `streams` and `growth` only those
-//! rows; a second argument selects the rows whose label contains it.
+//! rows; a second argument selects the rows whose label contains it. `count` runs one row once on one index, for a counter
+//! of instructions (`count.rs`).
 
 mod clock;
 mod content;
+mod count;
 mod dynamo;
 mod growth;
 mod heap;
@@ -42,6 +44,9 @@ fn main() {
     let rows = std::env::args().nth(2).unwrap_or_default();
     if std::env::args().nth(1).is_some_and(|argument| argument == "streams") {
         return streams(rounds, &rows);
+    }
+    if std::env::args().nth(1).is_some_and(|argument| argument == "count") {
+        return count(&rows, &std::env::args().nth(3).unwrap_or_default());
     }
     if std::env::args().nth(1).is_some_and(|argument| argument == "growth") {
         return growth::run(rounds, resident_max, &rows);
@@ -98,6 +103,16 @@ fn streams(rounds: usize, rows: &str) {
         }
         figures.iter().for_each(|rounds| row(&shape.label, rounds, &figures[0]));
         ratios(&figures);
+    }
+}
+
+/// Runs the rows whose label contains `rows` on the index of that name: ours, where it is empty.
+fn count(rows: &str, who: &str) {
+    for shape in shapes().into_iter().filter(|shape| shape.label.contains(rows)) {
+        let stream = Stream::new(&shape, 1);
+        let mut rival: Box<dyn Rival> =
+            if who == "kv-index" { Box::new(kv::Kv::new(shape.workers)) } else { Box::new(Ours::new()) };
+        count::run(&shape.label, &mut *rival, &stream);
     }
 }
 

@@ -209,6 +209,8 @@ print() { # NAME SCRIPT [FLAGS]
 }
 policies() {
 print grid expected_ttft/grid --data "$traces"
+print overload expected_ttft/grid --data "$traces" --shares 1.5,2,4 --except codegen,reasoning \
+  --policies expected_ttft,round_robin,least_loaded,product,dual_choice,llmd_weights,mooncake_conductor,lbgr
 print followers expected_ttft/followers --data "$traces"
 print agents expected_ttft/agents
 print ablation expected_ttft/ablation --data "$traces"

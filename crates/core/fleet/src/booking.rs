@@ -18,6 +18,7 @@ pub struct Booking {
     work: BookedWork,
     ticket: Ticket,
     prefill: Prefill,
+    first_token_at: Option<Micros>,
     /// Whether the engine's cached-token count has been learned from.
     report: Report,
     /// The trial, if this request tests a recovering worker.
@@ -51,7 +52,16 @@ impl Booking {
         let expected_ms = fleet.prefill_ms(worker, &work.features, now);
         let ticket = change.queue.book(work.features, work.delivery, expected_ms, now);
         let (prefill, report) = (Prefill::Pending, Report::Pending);
-        Booking { fleet: Arc::clone(fleet), worker, work, ticket, prefill, report, trial: None }
+        Booking {
+            fleet: Arc::clone(fleet),
+            worker,
+            work,
+            ticket,
+            prefill,
+            first_token_at: None,
+            report,
+            trial: None,
+        }
     }
 
     /// The expected prefill time of its prompt.
@@ -77,7 +87,15 @@ impl Booking {
     /// Records the first token, which ends the prefill. Further calls have no effect.
     pub fn first_token(&mut self, now: Micros) {
         if self.release_prefill() {
+            self.first_token_at = Some(now);
             self.fleet.first_token(self.worker, self.ticket, now);
+        }
+    }
+
+    /// Records the end of a streamed answer: how long it has kept its place.
+    pub fn ended(&mut self, now: Micros) {
+        if let Some(first) = self.first_token_at.take() {
+            self.fleet.learn_answer(self.worker, now.since(first));
         }
     }
 

@@ -7,7 +7,9 @@ use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Models;
+use crate::answer_time::AnswerTime;
 use crate::latency_model::{LatencyModel, PrefillCost, SharedCost};
+use crate::places::FullEngines;
 
 /// Maximum number of distinguished kinds. Beyond, new ones share the first, which also has workers of unknown models.
 pub(crate) const KINDS_MAX: usize = 32;
@@ -20,6 +22,8 @@ const UNNAMED: u64 = 0;
 pub(crate) struct EngineKind {
     model: Mutex<LatencyModel>,
     cost: SharedCost,
+    answers: AnswerTime,
+    full: Mutex<FullEngines>,
 }
 
 /// All kinds of a fleet.
@@ -32,7 +36,12 @@ pub(crate) struct EngineKinds {
 
 impl Default for EngineKind {
     fn default() -> EngineKind {
-        EngineKind { model: Mutex::new(LatencyModel::new()), cost: SharedCost::default() }
+        EngineKind {
+            model: Mutex::new(LatencyModel::new()),
+            cost: SharedCost::default(),
+            answers: AnswerTime::default(),
+            full: Mutex::default(),
+        }
     }
 }
 
@@ -52,8 +61,20 @@ impl EngineKind {
         self.cost.get()
     }
 
+    /// What its answers take.
+    pub(crate) fn answers(&self) -> &AnswerTime {
+        &self.answers
+    }
+
+    /// Reports of its full engines.
+    pub(crate) fn full(&self) -> &Mutex<FullEngines> {
+        &self.full
+    }
+
     fn replace(&self, model: LatencyModel) {
         *self.model.lock() = model;
+        self.answers.forget();
+        *self.full.lock() = FullEngines::default();
         self.publish();
     }
 }

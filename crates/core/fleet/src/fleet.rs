@@ -13,6 +13,7 @@ use crate::change_guard::ChangeGuard;
 use crate::engine_kinds::EngineKinds;
 use crate::fault_attribution::{BREAKS_MIN, FaultAttribution, OutcomeCounts, Verdict};
 use crate::outlier::Outliers;
+use crate::places::PlaceReports;
 use crate::prefill_queue::{PrefillQueue, Ticket};
 use crate::worker_load::WorkerLoad;
 use crate::{
@@ -55,6 +56,7 @@ struct WorkerSlot {
     prefix_cache: Option<PrefixCache>,
     /// What the engine says about its models, for lists only.
     model_cards: Arc<[ModelCard]>,
+    places: PlaceReports,
 }
 
 /// Source of a worker's model list. The operator's list overrides the engine's.
@@ -113,7 +115,7 @@ impl Fleet {
         {
             slot.set_models(models);
             let (worker, models) = (Arc::clone(&slot.worker), slot.models.clone());
-            self.change(worker.id).queue.set_kind(self.kind_of(&models, &slots));
+            self.set_kind(&mut slots, worker.id, &models);
             return Ok(worker);
         }
         let free = known.or_else(|| slots.iter().position(|slot| slot.is_free(&self.loads)));
@@ -133,6 +135,7 @@ impl Fleet {
             membership: Membership::Member,
             prefix_cache: None,
             model_cards: Arc::default(),
+            places: PlaceReports::default(),
         };
         let kind = self.kind_of(&slot.models, &slots);
         let change = self.change(worker.id);
@@ -146,6 +149,7 @@ impl Fleet {
         } else {
             slots[free] = slot
         }
+        self.publish_places(&slots, kind);
         Ok(worker)
     }
 
@@ -281,7 +285,7 @@ impl Fleet {
         slot.models = models;
         if news {
             let models = slot.models.clone();
-            self.change(worker.id).queue.set_kind(self.kind_of(&models, &slots));
+            self.set_kind(&mut slots, worker.id, &models);
         }
         news
     }
@@ -299,6 +303,45 @@ impl Fleet {
     pub fn max_model_len(&self, worker: WorkerId) -> Option<u64> {
         let slots = self.slots.read();
         slots.get(worker.index())?.model_cards.iter().filter_map(|card| card.max_model_len).max()
+    }
+
+    /// The worker serves these models now. One of another kind is another engine.
+    fn set_kind(&self, slots: &mut [WorkerSlot], worker: WorkerId, models: &Models) {
+        let (before, kind) = (self.queue(worker).kind(), self.kind_of(models, slots));
+        self.change(worker).queue.set_kind(kind);
+        if before != kind {
+            slots[worker.index()].places = PlaceReports::default();
+            [before, kind].into_iter().for_each(|kind| self.publish_places(slots, kind));
+        }
+    }
+
+    /// Shows decisions the places of the workers of one kind. A worker that has not shown its own has the fewest that another one
+    /// of its kind has, unless it has run more: with unlimited places it would get all requests.
+    fn publish_places(&self, slots: &[WorkerSlot], kind: u8) {
+        let of_kind = |slot: &&WorkerSlot| {
+            slot.membership == Membership::Member && self.queue(slot.worker.id).kind() == kind
+        };
+        let fewest = slots.iter().filter(of_kind).filter_map(|slot| slot.places.places()).min();
+        for slot in slots.iter().filter(of_kind) {
+            let places = slot.places.places().or(fewest.filter(|&fewest| slot.places.allow(fewest)));
+            if self.places(slot.worker.id) != places {
+                self.change(slot.worker.id).queue.set_places(places);
+            }
+        }
+    }
+
+    /// Requests that the worker's engine computes at once, if that is known.
+    pub fn places(&self, worker: WorkerId) -> Option<u16> {
+        self.queue(worker).places()
+    }
+
+    /// Mean time from the first token of an answer to its end, on engines of this kind.
+    pub fn answer_ms(&self, kind: u8) -> f32 {
+        self.kinds.get(kind).answers().mean_ms()
+    }
+
+    pub(crate) fn learn_answer(&self, worker: WorkerId, took: Micros) {
+        self.kinds.get(self.queue(worker).kind()).answers().learn(took.0 as f32 / 1e3);
     }
 
     /// The latency model for workers with these models.
@@ -449,9 +492,22 @@ impl Fleet {
         let counted = |cache: Option<PrefixCache>| cache.map_or(0, |cache| cache.queries);
         let is_restarted = counted(report.prefix_cache) < counted(slot.prefix_cache);
         slot.prefix_cache = report.prefix_cache;
+        if is_restarted {
+            slot.places = PlaceReports::default();
+        }
+        let kind = self.queue(worker.id).kind();
+        let answers = self.outcomes[worker.id.index()].answers.load(Relaxed);
+        let mut full = self.kinds.get(kind).full().lock();
+        let is_new = slot.places.report((worker.id, answers), &report, &mut full);
+        drop(full);
+        if is_new || is_restarted {
+            self.publish_places(&slots, kind);
+        }
         let change = self.change(worker.id);
         change.load.report(report);
-        change.queue.report_waiting(report.waiting);
+        // Preempted answers wait too, and are no other client's.
+        let all = report.waiting.saturating_add(report.running);
+        change.queue.report_waiting(report.waiting.min(all.saturating_sub(change.load.in_flight())));
         if is_restarted {
             change.queue.doubt();
         }
@@ -492,6 +548,7 @@ impl Fleet {
             ms_before_first: of(0),
             relative_latency: self.queue(worker).relative_latency(now),
             queue_ms: self.forecast(worker, now).queue_ms,
+            places: self.places(worker),
         }
     }
 
@@ -825,6 +882,53 @@ mod tests {
         assert_eq!(waiting(12), Some(5));
         assert_eq!(waiting(9), Some(5), "a clock that steps back makes nothing older");
         assert_eq!(waiting(16), None, "the report is too old");
+    }
+
+    /// Reports of a full engine with so many running requests, all of which end meanwhile.
+    fn show_full(fleet: &Fleet, worker: &Worker, running: u32) {
+        for _ in 0..5 {
+            (0..running / 4).for_each(|_| fleet.answered(worker, false, AnswerProgress::Complete));
+            fleet.report(worker, LoadReport { running, waiting: 90, at: Micros(1), ..LoadReport::default() });
+        }
+    }
+
+    #[test]
+    fn a_worker_whose_places_are_unknown_has_the_fewest_of_its_kind() {
+        let fleet = fleet_of(4);
+        let workers: Vec<_> = fleet.members().into_iter().map(|view| view.worker).collect();
+        let other = fleet.join(address(4), Models::named(&["other"])).unwrap();
+        fleet.report(&workers[3], LoadReport { running: 80, at: Micros(1), ..LoadReport::default() });
+        let places = || [0, 1, 2, 3, 4].map(|index| fleet.places(WorkerId(index)));
+        assert_eq!(places(), [None; 5]);
+        show_full(&fleet, &workers[0], 128);
+        assert_eq!(
+            places(),
+            [Some(128), Some(128), Some(128), Some(128), None],
+            "the last is of another kind"
+        );
+        show_full(&fleet, &workers[1], 64);
+        assert_eq!(places(), [Some(128), Some(64), Some(64), None, None], "one has had more running");
+        show_full(&fleet, &other, 32);
+        assert_eq!(places()[..3], [Some(128), Some(64), Some(64)]);
+        fleet.serves(&other, Models::Any);
+        fleet.leave(&workers[1].address);
+        fleet.join(address(1), Models::Any).unwrap();
+        assert_eq!(places()[..3], [Some(128); 3], "another process has the address");
+    }
+
+    #[test]
+    fn a_restarted_engine_shows_its_places_again() {
+        let (fleet, worker) = ready();
+        let queries = |queries| Some(PrefixCache { queries, hits: 0 });
+        for _ in 0..5 {
+            let full = LoadReport { running: 64, waiting: 90, at: Micros(1), ..LoadReport::default() };
+            (0..16).for_each(|_| fleet.answered(&worker, false, AnswerProgress::Complete));
+            fleet.report(&worker, LoadReport { prefix_cache: queries(900), ..full });
+        }
+        assert_eq!(fleet.places(worker.id), Some(64));
+        let new = LoadReport { running: 1, prefix_cache: queries(10), ..LoadReport::default() };
+        assert!(fleet.report(&worker, new));
+        assert_eq!(fleet.places(worker.id), None);
     }
 
     #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@
 //!       ├─ loads    per worker: state, requests and tokens booked    (atomics in one array, read by every decision)
 //!       ├─ queues   per worker: prefill queue, relative latency      (the same)
 //!       ├─ versions per worker: changes of the two before            (an unchanged worker is not read again)
-//!       └─ kinds    per model served: the latency model
+//!       └─ kinds    per model served: the latency model, what answers take
 //! ```
 //!
 //! All arrays are indexed by [`warmroute_types::WorkerId`]. A [`Booking`] is work assigned to a worker. The
@@ -13,6 +13,7 @@
 //! booking releases itself, so no path through the gateway can leak load.
 
 mod adapter_slots;
+mod answer_time;
 mod booked_work;
 mod booking;
 mod breaker;
@@ -26,6 +27,7 @@ mod last_block;
 mod latency_model;
 mod load_summary;
 mod outlier;
+mod places;
 mod prefill_queue;
 mod prefill_steps;
 mod ratios;

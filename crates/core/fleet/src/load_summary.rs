@@ -36,6 +36,8 @@ pub struct LoadSummary {
     pub relative_latency: f32,
     /// Tokens of the worker's KV cache; 0 = unknown.
     pub kv_tokens: u64,
+    /// Requests that the engine computes at once; 0 = unknown.
+    pub places: u16,
     /// When the last prompt was booked.
     pub booked_at: Micros,
 }
@@ -58,8 +60,15 @@ impl LoadSummary {
             kind: 0,
             relative_latency: 1.0,
             kv_tokens: 0,
+            places: 0,
             booked_at: Micros::ZERO,
         }
+    }
+
+    /// Whether another request would wait until an answer ends. False while the number of places is unknown.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.places > 0 && self.in_flight >= u32::from(self.places)
     }
 
     /// Whether the engine has reported its load within this time.

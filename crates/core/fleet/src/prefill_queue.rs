@@ -10,7 +10,7 @@
 //! has passed.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use warmroute_types::{Delivery, Micros};
@@ -53,6 +53,8 @@ pub(crate) struct PrefillQueue {
     recent_tokens: AtomicU32,
     /// When the relative latency was last learned, or [`UNTIMED`].
     learned_at: AtomicU64,
+    /// Requests that the engine computes at once; 0 until it is known.
+    places: AtomicU16,
     /// Which latency model is the worker's.
     kind: AtomicU8,
     state: Mutex<State>,
@@ -185,6 +187,8 @@ pub struct LatencyView {
     pub relative_latency: f32,
     /// Milliseconds until the engine could start with a new prompt.
     pub queue_ms: f32,
+    /// Requests that the engine computes at once, if known.
+    pub places: Option<u16>,
 }
 
 impl State {
@@ -242,6 +246,7 @@ impl Default for PrefillQueue {
         PrefillQueue {
             relative_latency: AtomicU32::new(1.0_f32.to_bits()),
             learned_at: AtomicU64::new(0),
+            places: AtomicU16::new(0),
             kind: AtomicU8::new(0),
             prompts: AtomicU32::new(0),
             booked_us: AtomicU64::new(0),
@@ -297,6 +302,7 @@ impl PrefillQueue {
             kind: self.kind(),
             relative_latency,
             kv_tokens: self.kv_tokens.load(Relaxed),
+            places: self.places.load(Relaxed),
             booked_at: Micros(self.booked_at.load(Relaxed)),
             ..load
         }
@@ -561,6 +567,7 @@ impl PrefillQueue {
         self.kind.store(kind, Relaxed);
         self.publish_latency(&state, Micros(UNTIMED));
         self.set_kv_tokens(0);
+        self.set_places(None);
     }
 
     /// The worker serves another model now: what it took so far was of the old one.
@@ -598,9 +605,18 @@ impl PrefillQueue {
         self.learned_at.store(now.0, Relaxed);
     }
 
-    /// The engine reported how many prompts wait in it.
+    /// The engine reported how many requests wait in it that can be other clients'.
     pub(crate) fn report_waiting(&self, waiting: u32) {
         self.external_waiting.store(waiting.saturating_sub(self.prompts.load(Relaxed)), Relaxed);
+    }
+
+    /// Requests that the engine computes at once, if that is known.
+    pub(crate) fn places(&self) -> Option<u16> {
+        Some(self.places.load(Relaxed)).filter(|&places| places > 0)
+    }
+
+    pub(crate) fn set_places(&self, places: Option<u16>) {
+        self.places.store(places.unwrap_or(0), Relaxed);
     }
 
     pub(crate) fn set_kv_tokens(&self, tokens: u64) {

@@ -81,7 +81,8 @@ mod tests {
                 8 => fleet.restore_worker(&worker, [f64::from(amount) / 1e3, 20.0], None),
                 9 => _ = fleet.set_readiness(&worker, SourceReadiness::NotReady),
                 10 => {
-                    let report = LoadReport { waiting: amount % 3, at: now, ..LoadReport::default() };
+                    let places = Some(amount % 4);
+                    let report = LoadReport { waiting: amount % 3, places, at: now, ..LoadReport::default() };
                     _ = fleet.report(&worker, report);
                 }
                 11 => {

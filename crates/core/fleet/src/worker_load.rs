@@ -295,6 +295,7 @@ impl WorkerLoad {
             running: reported as u32,
             kv_use,
             prefix_cache: None,
+            places: None,
             at,
         };
         let CacheBelief { view, trust, generation, last_block } = self.cache_belief.get();

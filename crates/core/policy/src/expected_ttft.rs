@@ -7,7 +7,8 @@
 //! cost = queue + adapter + work + (prompts ahead + followers) × excess + 10 × step + eviction
 //! ```
 //!
-//! - *queue*, *adapter* and *prefill* are this request's own wait. *adapter* is the load of a LoRA adapter that the worker
+//! - *queue*, *adapter* and *prefill* are this request's own wait. *queue* is the time for the prompts before it, or until
+//!   answers end if they have all places of the batch; then *step* is zero. *adapter* is the load of a LoRA adapter that the worker
 //!   does not hold.
 //! - *(prompts ahead + followers) × excess* is the delay to later requests: as many as wait now, and those that come
 //!   while the worker computes the request. *excess* is the work for the part of the prompt that another worker has

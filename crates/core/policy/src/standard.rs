@@ -1,9 +1,8 @@
 //! The policies that the gateway offers, by name.
 
 use crate::{
-    CacheAware, Candidate, Choice, DualChoice, ExpectedTtft, LeastLoaded, LoadSignal, Policy, PolicyRequest,
-    PowerOfTwo, PrefixAffinity, Product, Random, RoundRobin, SessionAffinity, StickyLeastLoaded,
-    WeightedScore,
+    CacheAware, Candidate, Choice, DualChoice, ExpectedTtft, LeastLoaded, Policy, PolicyRequest, PowerOfTwo,
+    PrefixAffinity, Product, Random, RoundRobin, SessionAffinity, StickyLeastLoaded, WeightedScore,
 };
 
 /// A policy that the gateway offers, with its parameters. An enum, so that a configuration can be compared,
@@ -93,11 +92,6 @@ impl Standard {
     /// Whether the policy reads the session key.
     pub fn needs_session_key(&self) -> bool {
         matches!(self, Standard::SessionAffinity(_))
-    }
-
-    /// Whether the policy reads the engines' own counts of waiting requests.
-    pub fn needs_waiting(&self) -> bool {
-        matches!(self, Standard::LeastLoaded(LeastLoaded { signal: LoadSignal::Waiting }))
     }
 
     /// Cost of a candidate in milliseconds, for policies that compute one.

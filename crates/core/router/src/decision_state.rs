@@ -19,7 +19,7 @@ use crate::candidate_input::{CandidateInput, DecisionContext, PausedWorkers};
 use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
 use crate::conversation_length::{ConversationLength, Turn};
 use crate::demand::Demand;
-use crate::estimate::{ColdEstimates, EstimateTime, PromptOverlap, estimate};
+use crate::estimate::{ColdEstimates, EstimateTime, PromptOverlap, estimate, place_wait_ms};
 
 /// The state inside the critical section. Memory is reserved when members change, not per decision.
 #[derive(Default)]
@@ -164,7 +164,9 @@ impl DecisionState {
             let (found, forecast) = (input.found(load.worker), fleet.forecast(load.worker, *now));
             let PromptOverlap { overlap_tokens, restorable_tokens, .. } = found;
             let other = (forecast.kind != kind).then(|| fleet.prefill_cost(forecast.kind));
-            let mut estimate = estimate(load, &forecast, other.as_ref().unwrap_or(&cost), found, at);
+            let cost = other.as_ref().unwrap_or(&cost);
+            let wait_ms = place_wait_ms(load, || fleet.answer_ms(forecast.kind));
+            let mut estimate = estimate(load, &forecast, cost, found, at, wait_ms);
             estimate.step_ms *= step_weight;
             overlap_sum += u64::from(overlap_tokens);
             longest = overlap_tokens.max(longest);

@@ -40,18 +40,32 @@ pub(crate) fn estimate(
     cost: &PrefillCost,
     found: PromptOverlap,
     at: EstimateTime,
+    place_wait_ms: Option<f32>,
 ) -> Estimate {
     let features = features(load, forecast, found);
     let prefill_ms = forecast.relative_latency * cost.prefill_ms(&features);
+    let queue_ms = forecast.queue_ms + external_ms(load, forecast, at, prefill_ms);
     Estimate {
-        queue_ms: forecast.queue_ms + external_ms(load, forecast, at, prefill_ms),
+        queue_ms: place_wait_ms.map_or(queue_ms, |wait_ms| queue_ms.max(wait_ms)),
         prefill_ms,
         uncached_ms: forecast.relative_latency * cost.uncached_ms(&features),
-        step_ms: forecast.relative_latency * cost.step_ms(&features),
+        // A request that takes the place of an answer makes the batch no larger.
+        step_ms: match place_wait_ms {
+            Some(_) => 0.0,
+            None => forecast.relative_latency * cost.step_ms(&features),
+        },
         prompts_ahead: forecast.prompts,
         idle: forecast.idle,
         ..Estimate::default()
     }
+}
+
+/// Wait until enough answers end that the engine has a place for another request, in milliseconds; `None` while it has one, or where
+/// its places are unknown. While all places are taken, they are free again at even distances.
+#[inline]
+pub(crate) fn place_wait_ms(load: &LoadSummary, answer_ms: impl FnOnce() -> f32) -> Option<f32> {
+    let places = f32::from(load.places);
+    load.is_full().then(|| (load.in_flight as f32 + 1.0 - places) / places * answer_ms())
 }
 
 /// The estimates of a prompt of which nothing is cached, on workers of one kind that are free: what is the same for all of them
@@ -83,7 +97,7 @@ impl ColdEstimates {
     /// Whether these are the estimates of such a prompt on this worker.
     #[inline]
     pub(crate) fn apply_to(&self, load: &LoadSummary) -> bool {
-        load.is_free && load.kind == self.kind
+        load.is_free && load.kind == self.kind && !load.is_full()
     }
 
     #[inline]
@@ -149,6 +163,41 @@ mod tests {
     use warmroute_types::{Address, LoadReport};
 
     #[test]
+    fn a_request_beyond_the_places_waits_for_answers_to_end_and_slows_no_batch() {
+        let fleet = Arc::new(Fleet::new(HealthConfig::default()));
+        let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
+        let at = EstimateTime { now: Micros::from_secs(100), report_age_max: Micros::from_secs(5) };
+        let work = BookedWork { context_tokens: 4_000, ..BookedWork::default() };
+        let of = |answer_ms| {
+            let (load, forecast) = (fleet.load_summary(worker.id), fleet.forecast(worker.id, at.now));
+            let wait_ms = place_wait_ms(&load, || answer_ms);
+            let cost = fleet.prefill_cost(forecast.kind);
+            (load, estimate(&load, &forecast, &cost, PromptOverlap::none_of(4_000), at, wait_ms))
+        };
+        let mut bookings: Vec<Booking> = Vec::new();
+        let mut book = || {
+            let mut booking = Booking::make(&fleet, worker.id, work, at.now);
+            booking.first_token(at.now);
+            bookings.push(booking);
+        };
+        (0..8).for_each(|_| book());
+        let (_, unknown) = of(1_000.0);
+        assert!(unknown.queue_ms == 0.0 && unknown.step_ms > 0.0);
+        let report = |places| LoadReport { places, at: Micros::from_secs(1), ..LoadReport::default() };
+        fleet.report(&worker, report(Some(9)));
+        assert_eq!(of(1_000.0).1, unknown, "one place is free");
+        fleet.report(&worker, report(Some(8)));
+        let (load, full) = of(1_000.0);
+        assert_eq!((full.queue_ms, full.step_ms), (1_000.0 / 8.0, 0.0), "one of eight answers must end");
+        let cold = ColdEstimates::new(load.kind, fleet.prefill_cost(load.kind), 4_000, 1.0, at.now);
+        assert!(!cold.apply_to(&load), "a full worker is estimated by itself");
+        (0..4).for_each(|_| book());
+        assert_eq!(of(1_000.0).1.queue_ms, 5.0 * 1_000.0 / 8.0, "four wait already");
+        fleet.report(&worker, report(Some(u32::MAX)));
+        assert!(of(1_000.0).1.step_ms > 0.0, "so many are never taken");
+    }
+
+    #[test]
     fn prompts_that_came_another_way_count_while_the_report_is_fresh() {
         let fleet = Arc::new(Fleet::new(HealthConfig::default()));
         let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
@@ -156,7 +205,7 @@ mod tests {
             let at = EstimateTime { now: Micros::from_secs(now_s), report_age_max: Micros::from_secs(5) };
             let (load, forecast) = (fleet.load_summary(worker.id), fleet.forecast(worker.id, at.now));
             let cost = fleet.prefill_cost(forecast.kind);
-            estimate(&load, &forecast, &cost, PromptOverlap::none_of(4_000), at).queue_ms
+            estimate(&load, &forecast, &cost, PromptOverlap::none_of(4_000), at, None).queue_ms
         };
         let report = |waiting, at_s| {
             fleet.report(

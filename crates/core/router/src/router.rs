@@ -189,6 +189,7 @@ impl<P: Policy> Router<P> {
                 }
                 decision.assignment_guard.iter_mut().for_each(AssignmentGuard::answered);
                 decision.booking.answered(&decision.worker, AnswerProgress::Complete);
+                answered.iter().for_each(|answered| decision.booking.ended(answered.at));
                 let feedback = answered.map(|answered| self.feedback(decision, answered));
                 Observed { ejected_until: None, feedback }
             }

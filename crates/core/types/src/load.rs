@@ -14,6 +14,8 @@ pub struct LoadReport {
     pub kv_use: f32,
     /// The engine's own counters of its prefix cache, where it has them.
     pub prefix_cache: Option<PrefixCache>,
+    /// Requests that the engine computes at once at most, where it tells.
+    pub places: Option<u32>,
     /// When the report arrived.
     pub at: Micros,
 }

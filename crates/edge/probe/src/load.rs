@@ -172,6 +172,7 @@ vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 640.0
                 running: 8,
                 kv_use: 0.25,
                 prefix_cache: Some(PrefixCache { queries: 3_660, hits: 640 }),
+                places: None,
                 at: Micros(7),
             }
         );

@@ -59,6 +59,8 @@ struct RankLoad {
     #[serde(default)]
     num_waiting_reqs: u32,
     token_usage: Option<f32>,
+    /// `/v1/loads`
+    max_running_requests: Option<u32>,
 }
 
 /// The load of one rank, or the sum of all ranks; `None` if the page is something else.
@@ -68,7 +70,7 @@ pub fn read_sglang_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<Lo
     };
     let mut report = LoadReport { at, ..LoadReport::default() };
     let ours = |load: &&RankLoad| rank.is_none_or(|rank| load.dp_rank == Some(rank));
-    let mut is_known = false;
+    let (mut is_known, mut places) = (false, Some(0_u32));
     for load in loads.iter().filter(ours) {
         is_known |= load.num_running_reqs.is_some() || load.num_reqs.is_some();
         let running =
@@ -76,7 +78,9 @@ pub fn read_sglang_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<Lo
         report.waiting = report.waiting.saturating_add(load.num_waiting_reqs);
         report.running = report.running.saturating_add(running.unwrap_or(0));
         report.kv_use = report.kv_use.max(load.token_usage.unwrap_or(0.0));
+        places = places.zip(load.max_running_requests).and_then(|(sum, more)| sum.checked_add(more));
     }
+    report.places = places.filter(|&places| places > 0);
     is_known.then_some(report)
 }
 
@@ -108,15 +112,17 @@ mod tests {
     #[test]
     fn loads_of_both_versions_are_read() {
         let new = br#"{"timestamp":"2026-08-23T01:24:58+00:00","version":"0.5.20","dp_rank_count":2,"loads":[
-            {"dp_rank":0,"num_running_reqs":7,"num_waiting_reqs":3,"num_used_tokens":9000,"token_usage":0.25},
-            {"dp_rank":1,"num_running_reqs":2,"num_waiting_reqs":0,"num_used_tokens":100,"token_usage":0.01}]}"#;
+            {"dp_rank":0,"num_running_reqs":7,"num_waiting_reqs":3,"num_used_tokens":9000,"token_usage":0.25,"max_running_requests":128},
+            {"dp_rank":1,"num_running_reqs":2,"num_waiting_reqs":0,"num_used_tokens":100,"token_usage":0.01,"max_running_requests":96}]}"#;
         let load = read_sglang_load(new, None, Micros(5)).unwrap();
         assert_eq!((load.running, load.waiting, load.kv_use, load.at), (9, 3, 0.25, Micros(5)));
-        assert_eq!(read_sglang_load(new, Some(1), Micros(5)).unwrap().running, 2);
+        assert_eq!(load.places, Some(224));
+        let rank = read_sglang_load(new, Some(1), Micros(5)).unwrap();
+        assert_eq!((rank.running, rank.places), (2, Some(96)));
         assert_eq!(read_sglang_load(new, Some(2), Micros(5)), None);
         let old = br#"[{"dp_rank":0,"num_reqs":10,"num_waiting_reqs":3,"num_tokens":9000}]"#;
         let load = read_sglang_load(old, None, Micros(5)).unwrap();
-        assert_eq!((load.running, load.waiting), (7, 3));
+        assert_eq!((load.running, load.waiting, load.places), (7, 3, None));
         for none in ["[]", "{}", r#"{"loads":[{}]}"#, "not found"] {
             assert_eq!(read_sglang_load(none.as_bytes(), None, Micros(5)), None, "{none}");
         }

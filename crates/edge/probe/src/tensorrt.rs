@@ -11,6 +11,7 @@ use warmroute_types::{CacheCapacity, LoadReport, Micros, PrefixCache};
 struct Iteration {
     attention_dp_rank: Option<u16>,
     num_active_requests: Option<u32>,
+    max_num_active_requests: Option<u32>,
     #[serde(default)]
     num_queued_requests: u32,
     kv_cache_stats: Option<KvCacheStats>,
@@ -59,7 +60,7 @@ pub fn read_iterations(page: &[u8], rank: Option<u16>, at: Micros) -> Option<Ten
     last.iter().for_each(|iteration| iteration.add_to(&mut report));
     // A rank that was idle is not in the list. Sums over the others would seem to shrink, as after a restart.
     if rank.is_none() && last.iter().any(|iteration| iteration.attention_dp_rank.is_some()) {
-        (report.load.prefix_cache, report.capacity) = (None, None);
+        (report.load.prefix_cache, report.capacity, report.load.places) = (None, None, None);
     }
     (!last.is_empty()).then_some(report)
 }
@@ -69,6 +70,8 @@ impl Iteration {
         let load = &mut report.load;
         load.waiting = load.waiting.saturating_add(self.num_queued_requests);
         load.running = load.running.saturating_add(self.num_active_requests.unwrap_or(0));
+        let places = self.max_num_active_requests.filter(|&places| places > 0);
+        load.places = places.map(|places| load.places.unwrap_or(0).saturating_add(places));
         let Some(stats) = &self.kv_cache_stats else { return };
         if stats.max_num_blocks > 0 {
             let used = stats.used_num_blocks as f32 / stats.max_num_blocks as f32;
@@ -114,6 +117,7 @@ mod tests {
             running: 12,
             kv_use: 0.5,
             prefix_cache: Some(PrefixCache { queries: 640, hits: 480 }),
+            places: Some(2_048),
             at: Micros(3),
         };
         assert_eq!(report.load, expected);

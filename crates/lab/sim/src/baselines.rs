@@ -57,9 +57,9 @@ pub static BASELINES: [Baseline; 9] = [
     Baseline { name: "longest_match", needs: CACHES, make: plain::<longest_match::LongestMatch> },
 ];
 
-const CACHES: Needs = Needs { overlap: true, prefix_key: false, session_key: false, waiting: false };
-const KEY: Needs = Needs { overlap: false, prefix_key: true, session_key: false, waiting: false };
-const BOTH: Needs = Needs { overlap: true, prefix_key: true, session_key: false, waiting: false };
+const CACHES: Needs = Needs { overlap: true, prefix_key: false, session_key: false };
+const KEY: Needs = Needs { overlap: false, prefix_key: true, session_key: false };
+const BOTH: Needs = Needs { overlap: true, prefix_key: true, session_key: false };
 
 impl Baseline {
     /// Finds a baseline by name; `-` and `_` are equal.

@@ -14,7 +14,7 @@ pub struct BuiltRule {
     pub watcher: Option<Arc<dyn Watcher>>,
 }
 
-/// Inputs of a policy. The router supplies only these.
+/// Inputs of a policy that cost something. The router supplies no others of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// Cached tokens per worker.
@@ -23,6 +23,4 @@ pub struct Needs {
     pub prefix_key: bool,
     /// Session key.
     pub session_key: bool,
-    /// The engines' own counts of waiting requests, reported every second.
-    pub waiting: bool,
 }

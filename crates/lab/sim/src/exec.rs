@@ -39,7 +39,7 @@ pub fn exec_rule(name: &str, program: &str, trouble: &Trouble) -> Result<Rule, P
     // Starts the program once now, so that a wrong name fails before anything runs.
     drop(Program::start(program, PATIENCE)?);
     let (program, trouble) = (program.to_owned(), Arc::clone(trouble));
-    let needs = Needs { overlap: true, prefix_key: true, session_key: true, waiting: true };
+    let needs = Needs { overlap: true, prefix_key: true, session_key: true };
     Ok(Rule::made_by(name, needs, move || {
         let started =
             Program::start(&program, PATIENCE).map_err(|error| report(&trouble, &error.to_string())).ok();

@@ -69,7 +69,6 @@ impl Rule {
             overlap: policy.needs_overlap(),
             prefix_key: policy.needs_prefix_key(),
             session_key: policy.needs_session_key(),
-            waiting: policy.needs_waiting(),
         };
         Ok(Rule::made_by(name, needs, move || Box::new(policy)))
     }
@@ -122,7 +121,6 @@ mod tests {
         assert_eq!((rule.key_span(), rule.name()), (KeySpan::System, "prefix_affinity:key=system:factor=2"));
         assert_eq!(Rule::parse("chwbl:key=tokens=256").unwrap().key_span(), KeySpan::Tokens(256));
         assert_eq!(Rule::parse("dual_choice").unwrap().key_span(), KeySpan::Tokens(1_024));
-        assert!(Rule::parse("least_loaded:signal=waiting").unwrap().needs().waiting);
         for (text, why) in [
             ("random:key=system", "hash the prompt's beginning"),
             ("chwbl:key=words", "key takes system, windows"),

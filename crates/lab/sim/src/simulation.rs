@@ -119,8 +119,6 @@ struct Job {
 struct Simulation<'a> {
     config: &'a Config,
     needs_overlap: bool,
-    /// Whether the rule reads the engines' own counts of waiting requests.
-    needs_waiting: bool,
     /// Makes engines publish events even if the current rule reads none, because later routers replay them.
     publishes_unread: bool,
     now: Micros,
@@ -163,7 +161,6 @@ impl<'a> Simulation<'a> {
         Simulation {
             config,
             needs_overlap: rule.needs().overlap,
-            needs_waiting: rule.needs().waiting,
             publishes_unread: false,
             now: Micros::ZERO,
             began: Micros::ZERO,

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-use warmroute_engine::Profile;
+use warmroute_engine::{Config as EngineConfig, Profile};
 use warmroute_sim::{
     Config, Outcome, Piece, Record, Rule, Session, Thread, Turn, View, Workload, WorkloadScale, mix, run,
 };
@@ -108,4 +108,35 @@ fn agents_use_the_memory_of_all_workers() {
     let (whole, without) =
         (computed_tokens("expected_ttft"), computed_tokens("expected_ttft:without=eviction"));
     assert!(whole * 100 < without * 98, "{whole} tokens were computed, and {without} without it");
+}
+
+/// Chats without a common prefix, more than the engines have places for. A few have long prompts.
+#[test]
+fn beyond_capacity_with_few_places_the_default_is_as_fast_as_taking_turns() {
+    let engine = EngineConfig { sequences_max: 24, ..EngineConfig::for_profile(Profile::Llama3_1_8b) };
+    let mean_ms = |rule: &str, seed: u64| -> f64 {
+        let config = Config {
+            view: View::Exact,
+            seed,
+            fleet: vec![engine.clone(); WORKERS],
+            ..Config::new(Profile::Llama3_1_8b, WORKERS)
+        };
+        let sessions = (0..2_000).map(|id| {
+            let random = mix(seed << 32 | id);
+            let piece = |part: u64, tokens: u64| Piece { content: mix(random ^ part), tokens: tokens as u32 };
+            let prompt = if random.is_multiple_of(8) { 2_000 } else { 100 + random % 200 };
+            let (prompt, answer) = (piece(1, prompt), piece(2, 50 + mix(random) % 600));
+            let thread = Thread { key: Some(id), first_tokens: prompt.tokens, system_tokens: 0 };
+            let turn = Turn { think: Micros::ZERO, thread, prompt: vec![prompt], answer: vec![answer] };
+            Session { starts: Micros::from_millis(id * 8 + random % 8), turns: vec![turn] }
+        });
+        let outcome = run(&config, &Rule::parse(rule).unwrap(), sessions).unwrap();
+        let ttft_us: u64 = outcome.records.iter().map(|record| record.ttft_us).sum();
+        ttft_us as f64 / 1e3 / outcome.records.len() as f64
+    };
+    for seed in 1..4 {
+        let (default, turns) = (mean_ms("expected_ttft", seed), mean_ms("round_robin", seed));
+        assert!(turns > 1_000.0, "requests wait: {turns} ms");
+        assert!(default < turns * 1.01, "seed {seed}: {default} ms, and {turns} ms by turns");
+    }
 }

@@ -29,7 +29,11 @@ fn plain_estimates(open: &OpenDecision<'_>, workers: &[WorkerId]) -> Vec<Estimat
             (fleet.load_summary(worker), fleet.forecast(worker, now), input.overlap(worker));
         features.push(estimate::features(&load, &forecast, found));
         let cost = fleet.prefill_cost(forecast.kind);
-        estimates.push(estimate::estimate(&load, &forecast, &cost, found, at));
+        let places = fleet.places(worker).map(u32::from);
+        let wait_ms = places.filter(|&places| load.in_flight >= places).map(|places| {
+            (load.in_flight as f32 + 1.0 - places as f32) / places as f32 * fleet.answer_ms(forecast.kind)
+        });
+        estimates.push(estimate::estimate(&load, &forecast, &cost, found, at, wait_ms));
         overlaps.push(found);
     }
     let longest = overlaps.iter().map(|found| found.overlap_tokens).max().unwrap_or(0);
@@ -69,7 +73,9 @@ fn happen(router: &Router<Standard>, decisions: &mut Vec<Decision>, step: Step, 
         0 => router.fleet.set_kv_tokens(worker.id, amount.into()),
         1 => router.fleet.restore_worker(&worker, [f64::from(amount) / 2e3, 20.0], None),
         2 => {
-            let report = LoadReport { waiting: amount % 3, at: now, ..LoadReport::default() };
+            let places = Some(amount % 4);
+            let report =
+                LoadReport { waiting: amount % 3, running: 200, places, at: now, ..LoadReport::default() };
             _ = router.fleet.report(&worker, report);
         }
         3 => router.fleet.pause(&worker, now + Micros::from_millis(300)),

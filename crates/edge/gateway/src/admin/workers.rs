@@ -117,6 +117,8 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "prefill_tokens": view.load.prefill_tokens,
         "decode_tokens": view.load.decode_tokens,
         "report": report,
+        // Requests that the engine computes at once.
+        "places": latency.places,
         "expected_queue_ms": rounded(latency.queue_ms),
         "latency": {
             "ms_per_1k_tokens": rounded(latency.ms_per_1k_tokens),

@@ -5,8 +5,8 @@
 //! of the prompt that a worker holds. Queue is 1 for the shortest queue, 0 for the longest, and 1 for all if
 //! they are equal. KV is the free share of the cache.
 //!
-//! Differences here: the queue is the engine's, if reported; otherwise it is the requests without a first
-//! token, which the lab's router knows without scrape delay. KV use is the contexts in flight over the cache
+//! Differences here: the queue is the requests without a first token, which the lab's router knows without
+//! scrape delay; the engines' reports are a second old. KV use is the contexts in flight over the cache
 //! size: answers are not counted, shared blocks count twice. **It herds by design**: a prefix of more than
 //! two thirds of a prompt (3 × ⅔ = 2) outweighs every queue, so workers that lack it never get it.
 
@@ -54,7 +54,7 @@ impl Watcher for LlmdWeights {
 }
 
 fn queue(c: &Candidate) -> u32 {
-    c.waiting.unwrap_or(c.estimate.prompts_ahead)
+    c.estimate.prompts_ahead
 }
 
 fn queues(candidates: &[Candidate]) -> (u32, u32) {
@@ -94,12 +94,15 @@ mod tests {
     }
 
     fn row((index, &(overlap_tokens, waiting, decode_tokens)): (usize, &(u32, u32, u64))) -> Candidate {
-        Candidate { overlap_tokens, waiting: Some(waiting), decode_tokens, ..idle(index as u16) }
+        let mut candidate = Candidate { overlap_tokens, decode_tokens, ..idle(index as u16) };
+        candidate.estimate.prompts_ahead = waiting;
+        candidate
     }
 
     #[test]
-    fn without_a_report_the_queue_is_the_requests_without_a_first_token() {
+    fn the_queue_is_the_requests_without_a_first_token_and_not_a_report() {
         let mut candidates = holding(&[(600, 0), (0, 0)]);
+        candidates[0].waiting = Some(9);
         assert_eq!(LlmdWeights::default().choose(&thousand(1), &candidates).index, 0);
         candidates[0].estimate.prompts_ahead = 4;
         assert_eq!(LlmdWeights::default().choose(&thousand(1), &candidates).index, 1);

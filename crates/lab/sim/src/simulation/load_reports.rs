@@ -1,4 +1,4 @@
-//! Engines' reports of their own load, for rules that read them.
+//! Engines' reports of their own load, as a router's probe reads them.
 
 use warmroute_types::{LoadReport, Micros};
 
@@ -9,20 +9,19 @@ use crate::queue::Event;
 const REPORT_INTERVAL: Micros = Micros::from_secs(1);
 
 impl Simulation<'_> {
-    /// Schedules the first reports, if the rule reads any.
+    /// Schedules the first reports.
     pub(super) fn start_load_reports(&mut self) {
-        if self.needs_waiting {
-            self.queue.push(self.now, Event::LoadReports);
-        }
+        self.queue.push(self.now, Event::LoadReports);
     }
 
-    /// Gives every router the waiting and running requests of every engine.
+    /// Gives every router what vLLM's metrics say about the load of every engine: not the number of its places.
     pub(super) fn report_loads(&mut self) {
         for (index, node) in self.nodes.iter().enumerate() {
             let stats = node.engine.stats();
             let report = LoadReport {
                 waiting: stats.waiting,
                 running: stats.running,
+                kv_use: stats.kv_use as f32,
                 at: self.now,
                 ..LoadReport::default()
             };

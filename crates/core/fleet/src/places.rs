@@ -1,0 +1,311 @@
+//! How many requests an engine computes at once: its places (`max_num_seqs` of vLLM), as its reports show.
+//!
+//! A request beyond them waits until an answer ends, and no first token tells how long. Some engines report the number. vLLM does
+//! not, but an engine in which requests wait while its memory has room is out of places, so its running requests are their
+//! number. Requests also wait between two steps, and behind long prompts. So the number counts only if it is the most that the
+//! engine has ever had running, if many wait, and if it is seen again: in reports of [`ENGINES_MIN`] engines of its kind in a row,
+//! or in [`REPORTS_MIN`] of the engine in a row while half of its answers end and others take their places.
+
+use warmroute_types::{LoadReport, Micros, WorkerId};
+
+/// What an engine's reports have shown of its places.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PlaceReports {
+    places: Option<u16>,
+    /// The most requests that a report had running.
+    most_running: u32,
+    /// Requests that ran at the last report, if it showed a full engine; else 0.
+    full_at: u32,
+    /// Reports in a row that showed it full with this number.
+    reports: u32,
+    /// Answers of the engine before them.
+    answers: u32,
+    /// When a report last confirmed the number, or what could become one.
+    confirmed_at: Micros,
+}
+
+/// Reports of full engines of one kind, in a row and with the same number of running requests.
+#[derive(Debug, Default)]
+pub(crate) struct FullEngines {
+    running: u32,
+    engines: u32,
+    last: Option<WorkerId>,
+}
+
+/// Fewer places are not learned: so few requests often run twice in a row.
+const PLACES_MIN: u32 = 16;
+
+/// More are as good as unlimited. A report of more is a mistake.
+const PLACES_MAX: u32 = u16::MAX as u32;
+
+/// Requests that wait in a full engine: at least so many, and one for so many that run. Fewer wait for the next step.
+const WAITING_MIN: u32 = 4;
+const RUNNING_PER_WAITING: u32 = 16;
+
+/// With a larger share of its KV cache in use, an engine may wait for memory: prompts can be long.
+const KV_USE_MAX: f32 = 0.5;
+
+/// Numbers that differ by no more than this share are of one full engine: answers have ended, and their places are not taken yet.
+const ENDED_SHARE: u32 = 64;
+
+/// Reports of one full engine in a row that show its number, if one answer of so many running ones has ended since. While long
+/// prompts are computed, fewer end, and what runs is the same by chance.
+const REPORTS_MIN: u32 = 5;
+const RUNNING_PER_ANSWER: u32 = 2;
+
+/// Full engines in a row that show the number of their kind. Two or three are often alike by chance.
+const ENGINES_MIN: u32 = 4;
+
+/// A number that no report has confirmed for so long is forgotten. If it was wrong, the worker would get too few requests to show it.
+const FORGOTTEN_AFTER: Micros = Micros::from_secs(600);
+
+impl PlaceReports {
+    /// The number of places, if it is known.
+    pub(crate) fn places(&self) -> Option<u16> {
+        self.places
+    }
+
+    /// Whether the engine could have so few places.
+    pub(crate) fn allow(&self, places: u16) -> bool {
+        self.most_running <= u32::from(places)
+    }
+
+    /// Learns from a report of a worker that has completed so many answers. Whether anything has changed.
+    pub(crate) fn report(
+        &mut self,
+        (worker, answers): (WorkerId, u32),
+        report: &LoadReport,
+        kind: &mut FullEngines,
+    ) -> bool {
+        let before = (self.places, self.most_running);
+        match report.places.filter(|&told| told > 0) {
+            Some(told) => {
+                *self = PlaceReports { places: u16::try_from(told).ok(), ..PlaceReports::default() }
+            }
+            None => self.learn((worker, answers), report, kind),
+        }
+        before != (self.places, self.most_running)
+    }
+
+    fn learn(&mut self, (worker, answers): (WorkerId, u32), report: &LoadReport, kind: &mut FullEngines) {
+        let &LoadReport { waiting, running, kv_use, at, .. } = report;
+        if at.since(self.confirmed_at) > FORGOTTEN_AFTER {
+            *self = PlaceReports { confirmed_at: at, ..PlaceReports::default() };
+        }
+        let full_before = std::mem::take(&mut self.full_at);
+        if running > PLACES_MAX {
+            return;
+        }
+        self.most_running = self.most_running.max(running);
+        // Run more than there are places: they are not that few.
+        self.places = self.places.filter(|&places| self.allow(places));
+        let is_most = is_near(running, self.most_running);
+        let waits = waiting >= WAITING_MIN.max(running / RUNNING_PER_WAITING) && kv_use < KV_USE_MAX;
+        if is_most && waits && running >= PLACES_MIN {
+            self.full_at = running;
+            if !is_near(running, full_before) {
+                (self.reports, self.answers) = (0, answers);
+            }
+            self.reports += 1;
+            // Requests waited when fewer ran, so they wait for something else than places.
+            let has_grown = full_before > 0 && self.reports == 1;
+            if has_grown {
+                *kind = FullEngines::default();
+            }
+            let is_usual = !has_grown && kind.saw(worker, running);
+            let ended = answers.wrapping_sub(self.answers);
+            let is_refilled = self.reports >= REPORTS_MIN && ended >= running / RUNNING_PER_ANSWER;
+            if is_usual || is_refilled {
+                self.places = u16::try_from(self.most_running).ok();
+            }
+        } else if waits {
+            // An engine of this kind waits for something else.
+            *kind = FullEngines::default();
+        }
+        if self.full_at > 0 || (is_most && self.places.is_none()) {
+            self.confirmed_at = at;
+        }
+    }
+}
+
+impl FullEngines {
+    /// An engine was full with so many running requests. Whether enough others were before it.
+    fn saw(&mut self, worker: WorkerId, running: u32) -> bool {
+        if !is_near(self.running, running) {
+            *self = FullEngines::default();
+        }
+        self.running = self.running.max(running);
+        if self.last.replace(worker) != Some(worker) {
+            self.engines += 1;
+        }
+        self.engines >= ENGINES_MIN
+    }
+}
+
+fn is_near(one: u32, other: u32) -> bool {
+    one.abs_diff(other) <= one.max(other) / ENDED_SHARE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reports of one engine, a second apart.
+    struct Scene {
+        places: PlaceReports,
+        kind: FullEngines,
+        answers: u32,
+        at: Micros,
+    }
+
+    fn scene() -> Scene {
+        let (places, kind) = Default::default();
+        Scene { places, kind, answers: u32::MAX - 40, at: Micros::from_secs(1_000) }
+    }
+
+    impl Scene {
+        /// The places after a report of so many running and waiting requests.
+        fn after(&mut self, running: u32, waiting: u32) -> Option<u16> {
+            self.report(LoadReport { running, waiting, kv_use: 0.2, ..LoadReport::default() })
+        }
+
+        /// The places after reports that show it full.
+        fn after_full(&mut self, running: u32) -> Option<u16> {
+            [90; REPORTS_MIN as usize].map(|waiting| self.after(running, waiting))[REPORTS_MIN as usize - 1]
+        }
+
+        fn report(&mut self, report: LoadReport) -> Option<u16> {
+            self.at = self.at + Micros::from_secs(1);
+            self.answers = self.answers.wrapping_add(report.running / 4);
+            let worker = (WorkerId(0), self.answers);
+            self.places.report(worker, &LoadReport { at: self.at, ..report }, &mut self.kind);
+            self.places.places()
+        }
+    }
+
+    #[test]
+    fn an_engine_that_stays_full_shows_its_places() {
+        let mut scene = scene();
+        assert_eq!(scene.after(200, 0), None);
+        for running in [256, 254, 256, 255] {
+            assert_eq!(scene.after(running, 40), None, "a long prompt may be before the others");
+        }
+        assert_eq!(scene.after(253, 50), Some(256), "three answers have just ended");
+        assert_eq!(scene.after(90, 0), Some(256), "they are not used now");
+    }
+
+    #[test]
+    fn requests_that_wait_for_the_next_step_show_no_places() {
+        let mut scene = scene();
+        for _ in 0..100 {
+            assert_eq!(scene.after(30, 3), None, "few wait");
+        }
+        for running in [40, 80, 120, 160, 200] {
+            assert_eq!(scene.after(running, 90), None, "more and more run");
+        }
+        for _ in 0..100 {
+            assert_eq!(scene.after(60, 90), None, "it has had more running: it waits for something else");
+        }
+        for _ in 0..100 {
+            let not_in_a_row = [90, 90, 90, 90, 0].map(|waiting| scene.after(200, waiting));
+            assert_eq!(not_in_a_row, [None; 5]);
+        }
+    }
+
+    #[test]
+    fn an_engine_in_which_no_answers_end_shows_no_places() {
+        let mut scene = scene();
+        for _ in 0..100 {
+            scene.answers = 7;
+            assert_eq!(scene.after(27, 30), None, "a prompt of a million tokens");
+        }
+    }
+
+    #[test]
+    fn an_engine_that_waits_for_memory_shows_no_places() {
+        let mut scene = scene();
+        for kv_use in [0.5, 0.97, 1.0, f32::NAN].repeat(5) {
+            let report = LoadReport { running: 100, waiting: 50, kv_use, ..LoadReport::default() };
+            assert_eq!(scene.report(report), None, "{kv_use}");
+        }
+    }
+
+    #[test]
+    fn more_running_requests_raise_the_number_or_refute_it() {
+        let mut scene = scene();
+        assert_eq!(scene.after_full(64), Some(64));
+        assert_eq!(scene.after(128, 30), None, "the engine has more");
+        assert_eq!(scene.after_full(128), Some(128));
+        assert_eq!(scene.after(129, 0), None, "it has at least one more");
+    }
+
+    #[test]
+    fn an_engine_with_fewer_places_than_before_is_learned_again() {
+        let mut scene = scene();
+        assert_eq!(scene.after_full(256), Some(256));
+        assert_eq!(scene.after_full(64), Some(256), "it may wait for something else");
+        let last = (0..610).map(|_| scene.after(64, 90)).last().unwrap();
+        assert_eq!(last, Some(64), "it has not had 256 running for ten minutes");
+    }
+
+    #[test]
+    fn a_number_that_nothing_confirms_is_forgotten() {
+        let mut scene = scene();
+        assert_eq!(scene.after_full(20), Some(20));
+        assert_eq!((0..599).map(|_| scene.after(20, 0)).last().unwrap(), Some(20));
+        assert_eq!((0..3).map(|_| scene.after(20, 0)).last().unwrap(), None, "the worker is tried with more");
+    }
+
+    #[test]
+    fn absurd_reports_show_no_places_and_do_no_lasting_harm() {
+        let mut scene = scene();
+        for running in [0, u32::MAX, u32::from(u16::MAX) + 1].repeat(3) {
+            assert_eq!(scene.after(running, u32::MAX), None, "{running} run");
+        }
+        assert_eq!(scene.after_full(256), Some(256));
+        assert_eq!(scene.after(60_000, 0), None);
+        assert_eq!((0..610).map(|_| scene.after(256, 40)).last().unwrap(), Some(256));
+    }
+
+    #[test]
+    fn an_engine_that_reports_its_places_is_believed() {
+        let mut scene = scene();
+        let told = |places| LoadReport { places: Some(places), ..LoadReport::default() };
+        assert_eq!(scene.report(told(8)), Some(8));
+        assert_eq!(scene.report(told(4)), Some(4), "they are fewer now");
+        assert_eq!(scene.report(told(1_000_000)), None, "as good as unlimited");
+        assert_eq!(scene.report(told(0)), None);
+    }
+
+    #[test]
+    fn four_engines_of_a_kind_that_are_full_alike_show_the_number() {
+        let mut kind = FullEngines::default();
+        let mut fleet = [PlaceReports::default(); 8];
+        let mut places = |index: usize, running, waiting| {
+            let report = LoadReport { running, waiting, kv_use: 0.1, ..LoadReport::default() };
+            fleet[index].report((WorkerId(index as u16), 0), &report, &mut kind);
+            fleet[index].places()
+        };
+        assert_eq!([0, 1, 2, 2].map(|index| places(index, 256, 90)), [None; 4], "one of them twice");
+        assert_eq!(places(3, 200, 90), None, "another number");
+        assert_eq!([0, 1, 2].map(|index| places(index, 256, 90)), [None; 3], "three again");
+        assert_eq!(places(4, 60, 0), None, "nothing waits there");
+        assert_eq!(places(5, 255, 90), Some(255));
+        assert_eq!(places(6, 256, 90), Some(256));
+    }
+
+    #[test]
+    fn engines_of_a_kind_that_run_more_and_more_show_nothing() {
+        let mut kind = FullEngines::default();
+        let mut fleet = [PlaceReports::default(); 8];
+        for running in [21, 41, 62, 82, 103] {
+            for (index, places) in fleet.iter_mut().enumerate() {
+                // The first time nothing tells them from full engines.
+                let running = if running == 21 { running + index as u32 % 3 } else { running };
+                let report = LoadReport { running, waiting: 26, ..LoadReport::default() };
+                places.report((WorkerId(index as u16), 0), &report, &mut kind);
+                assert_eq!(places.places(), None, "{running} on {index}");
+            }
+        }
+    }
+}

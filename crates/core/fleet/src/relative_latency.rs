@@ -76,7 +76,7 @@ impl RelativeLatency {
         [self.log.exp(), self.weight]
     }
 
-    /// From such numbers; corrupt ones are as good as none.
+    /// From such numbers. Corrupt ones give the ratio 1.
     pub(crate) fn of_numbers([ratio, weight]: [f64; 2]) -> RelativeLatency {
         let is_sane = (1.0 / RATIO_MAX..=RATIO_MAX).contains(&ratio) && (0.0..=WEIGHT_MAX).contains(&weight);
         if is_sane {

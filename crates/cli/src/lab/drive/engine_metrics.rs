@@ -298,7 +298,9 @@ fn sum_of(runs: &[EngineRun]) -> EngineFigures {
         ("waiting", |run| run.waiting.last.is_some()),
     ];
     let known: Vec<&EngineRun> = runs.iter().filter(|run| figures.iter().any(|(_, has)| has(run))).collect();
-    if known.len() < runs.len() {
+    if known.is_empty() {
+        all.problems.push("no figures: the pages are not the metrics of vLLM or SGLang".to_owned());
+    } else if known.len() < runs.len() {
         all.problems.push(format!("figures of {} of {} engines", known.len(), runs.len()));
     }
     for (name, has) in figures {

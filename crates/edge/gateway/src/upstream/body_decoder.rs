@@ -20,8 +20,8 @@ const JOINED_BYTES_MAX: u64 = 4 << 10;
 const SIZE_LINE_BYTES_MAX: usize = 1 << 10;
 /// Longest trailers.
 const TRAILER_BYTES_MAX: usize = 16 << 10;
-/// More digits than this cannot be the size of anything.
-const SIZE_DIGITS_MAX: usize = 15;
+/// More digits than this, without zeros before them, cannot be the size of anything.
+const SIZE_DIGITS_MAX: u32 = 15;
 
 /// What a body is delimited by, and how far it has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,13 +176,13 @@ fn line(bytes: &[u8], bytes_max: usize) -> Result<Option<(&[u8], usize)>, BadRes
 
 /// The size in a chunk's first line: hexadecimal digits, which blanks and an extension may follow.
 fn chunk_size(line: &[u8]) -> Result<u64, BadResponse> {
-    let (mut size, mut digits) = (0, 0);
+    let (mut size, mut digits) = (0_u64, 0);
     for byte in line {
         let Some(digit) = (*byte as char).to_digit(16) else { break };
-        (size, digits) = (size << 4 | u64::from(digit), digits + 1);
-        if digits > SIZE_DIGITS_MAX {
+        if size >> (4 * (SIZE_DIGITS_MAX - 1)) > 0 {
             return Err(BadResponse::Chunk);
         }
+        (size, digits) = (size << 4 | u64::from(digit), digits + 1);
     }
     let extension = &line[digits..];
     let after_blanks = extension.iter().find(|byte| !matches!(byte, b' ' | b'\t'));
@@ -224,6 +224,12 @@ mod tests {
         let (parts, decoder, _) =
             read(BodyDecoder::Size, &[b"3\r\na", b"bc\r\n", b"A \r\n0123456789"]).unwrap();
         assert_eq!((parts.concat(), decoder), (b"abc0123456789".to_vec(), BodyDecoder::DataEnd));
+    }
+
+    #[test]
+    fn zeros_before_a_size_say_nothing() {
+        let (parts, _, _) = read(BodyDecoder::Size, &[b"00000000000000000001\r\na"]).unwrap();
+        assert_eq!(parts, ["a"]);
     }
 
     #[test]
@@ -276,7 +282,6 @@ mod tests {
             b"1\r\nab\r\n",
             b"1\r\na\n",
             b"fffffffffffffffff\r\n",
-            b"0000000000000000001\r\n",
             b"0\r\nt: v\n\r\n",
             &long_line,
             &long_trailer,

@@ -51,6 +51,8 @@ pub(super) struct RequestWriter {
     upload: Option<(Upload, Framing)>,
     /// Whether everything has been handed to the connection, which may keep some of it until a flush.
     is_flushed: bool,
+    /// Whether the upload failed. The worker must never see its end.
+    is_broken: bool,
 }
 
 /// How the worker finds the end of an upload.
@@ -65,7 +67,7 @@ impl RequestWriter {
     pub(super) fn begin(&mut self, request: UpstreamRequest<'_>) {
         self.head.clear();
         self.head.shrink_to(KEPT_BYTES_MAX);
-        (self.written, self.is_flushed) = (0, false);
+        (self.written, self.is_flushed, self.is_broken) = (0, false, false);
         self.pieces.clear();
         self.upload = None;
         request.write_head(&mut self.head);
@@ -103,7 +105,7 @@ impl RequestWriter {
 
     /// Whether the whole request has been sent.
     pub(super) fn is_done(&self) -> bool {
-        self.is_flushed && self.upload.is_none()
+        self.is_flushed && self.upload.is_none() && !self.is_broken
     }
 
     /// Writes as much as is possible now. Ready when the whole request has been sent.
@@ -113,6 +115,9 @@ impl RequestWriter {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), UpstreamError>> {
         while !self.is_done() {
+            if self.is_broken {
+                return Poll::Pending;
+            }
             ready!(self.poll_write(stream, cx))?;
             if self.upload.is_some() {
                 ready!(self.poll_upload(cx))?;
@@ -170,7 +175,11 @@ impl RequestWriter {
         let Some((upload, framing)) = &mut self.upload else { return Poll::Ready(Ok(())) };
         let framing = *framing;
         let part = match ready!(upload.poll_frame(cx)) {
-            Some(frame) => Some(frame.map_err(UpstreamError::Upload)?.into_data().unwrap_or_default()),
+            Some(Ok(frame)) => Some(frame.into_data().unwrap_or_default()),
+            Some(Err(error)) => {
+                self.is_broken = true;
+                return Poll::Ready(Err(UpstreamError::Upload(error)));
+            }
             None => None,
         };
         self.is_flushed = false;

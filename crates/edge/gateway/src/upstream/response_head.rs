@@ -12,6 +12,8 @@ use super::error::BadResponse;
 
 /// Longest head. Workers send a few hundred bytes.
 const HEAD_BYTES_MAX: usize = 128 << 10;
+/// Longest body: programs count in signed 64-bit numbers.
+const LENGTH_MAX: u64 = i64::MAX as u64;
 /// Most headers of a response.
 const HEADERS_MAX: usize = 100;
 
@@ -31,9 +33,16 @@ pub(super) struct HeadReader {
     searched: usize,
     /// Bytes of line breaks before the head.
     skipped: usize,
+    /// Bytes of interim responses.
+    interim: usize,
 }
 
 impl HeadReader {
+    /// Whether something was read that is left out.
+    pub(super) fn has_begun(&self) -> bool {
+        self.skipped > 0 || self.interim > 0
+    }
+
     /// Takes the head out of what has been received, once it is there as a whole. Interim responses (1xx) are dropped,
     /// except for a switch of protocols, which ends the use of the connection.
     pub(super) fn read(
@@ -41,11 +50,16 @@ impl HeadReader {
         received: &mut BytesMut,
         method: &Method,
     ) -> Result<Option<ResponseHead>, BadResponse> {
-        while let Some(head) = self.take(received)? {
-            let head = parse(head, method)?;
+        while let Some(bytes) = self.take(received)? {
+            let length = bytes.len();
+            let head = parse(bytes, method)?;
             let status = head.head.status();
             if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
                 return Ok(Some(head));
+            }
+            self.interim += length;
+            if self.interim > HEAD_BYTES_MAX {
+                return Err(BadResponse::HeadTooLong);
             }
         }
         Ok(None)
@@ -150,7 +164,8 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, BadResponse> {
 fn decimal(digits: &[u8]) -> Result<u64, BadResponse> {
     let digits = digits.iter().all(u8::is_ascii_digit).then_some(digits);
     let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-    digits.and_then(|digits| digits.parse().ok()).ok_or(BadResponse::Length)
+    let number = digits.and_then(|digits| digits.parse().ok());
+    number.filter(|&length| length <= LENGTH_MAX).ok_or(BadResponse::Length)
 }
 
 fn keeps_open(version: Version, headers: &HeaderMap) -> bool {
@@ -219,6 +234,11 @@ mod tests {
                 "HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999",
                 Err(BadResponse::Length),
             ),
+            (
+                Method::POST,
+                "HTTP/1.1 200 OK\r\ncontent-length: 9223372036854775808",
+                Err(BadResponse::Length),
+            ),
             (Method::POST, "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked", Ok(BodyDecoder::Size)),
             (
                 Method::POST,
@@ -269,6 +289,8 @@ mod tests {
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
         assert_eq!(read(text).unwrap().unwrap().head.status(), StatusCode::OK);
         assert!(read("HTTP/1.1 100 Continue\r\n\r\n").unwrap().is_none());
+        let flood = "HTTP/1.1 100 Continue\r\n\r\n".repeat(HEAD_BYTES_MAX / 20);
+        assert_eq!(read(&flood).map(|_| ()), Err(BadResponse::HeadTooLong));
     }
 
     #[test]

@@ -195,8 +195,8 @@ impl Simulation {
         Simulation { rate_limiter: RateLimiter::default(), limits, filled, now, spent: 0, inside: Vec::new() }
     }
 
-    /// The tokens that admitted requests have used and will use, if this step admits one, and the tokens that
-    /// were available.
+    /// The tokens that admitted requests have used and will use, if this step admits one that takes tokens, and the tokens
+    /// that were available.
     fn play(&mut self, step: Step, request: Request) -> Option<(f64, f64)> {
         match step {
             Step::Come { prompt, answer_max, answer } => {
@@ -235,11 +235,14 @@ impl Simulation {
         }
         let reserved = self.rate_limiter.reserve(1, self.limits, expected, self.now).ok()?;
         let since = self.filled.1;
+        // A request that uses no tokens need not wait until a debt is paid.
+        let takes_tokens = reserved.tokens() > 0;
         self.inside.push((reserved, took, since));
         let current = self.inside.iter().filter(|(.., filled)| *filled == since);
         let set_aside: u32 = current.map(|(reserved, ..)| reserved.tokens()).sum();
         let minutes = 1.0 + self.now.since(since).as_secs_f64() / 60.0;
-        Some((f64::from(self.spent + set_aside), f64::from(self.limits.tokens_per_minute) * minutes))
+        let there_was = f64::from(self.limits.tokens_per_minute) * minutes;
+        takes_tokens.then_some((f64::from(self.spent + set_aside), there_was))
     }
 }
 

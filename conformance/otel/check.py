@@ -142,7 +142,7 @@ def a_stream_that_breaks_is_an_error(receiver, engine, router):
     engine.mode = "ok"
     server, _, (attempt,) = kinds(receiver.trace("broken"))
     assert server.is_error and server.attributes["http.response.status_code"] == 200
-    assert attempt.is_error and attempt.attributes["error.type"] == "http_error", attempt.attributes
+    assert attempt.is_error and attempt.attributes["error.type"] == "connection_closed", attempt.attributes
 
 
 def one_gateway_keeps_these_claims():

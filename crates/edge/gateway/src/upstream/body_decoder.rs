@@ -16,7 +16,7 @@ use super::error::BadResponse;
 
 /// Longer chunks go on as they are: joining copies.
 const JOINED_BYTES_MAX: u64 = 4 << 10;
-/// Longest line with the size of a chunk. Extensions are unusual, and nobody needs long ones.
+/// Longest line with the size of a chunk. Engines send no extensions, and what they would say is dropped.
 const SIZE_LINE_BYTES_MAX: usize = 1 << 10;
 /// Longest trailers.
 const TRAILER_BYTES_MAX: usize = 16 << 10;

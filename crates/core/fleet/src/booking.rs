@@ -95,7 +95,7 @@ impl Booking {
     /// Records the end of a streamed answer: how long it has kept its place.
     pub fn ended(&mut self, now: Micros) {
         if let Some(first) = self.first_token_at.take() {
-            self.fleet.learn_answer(self.worker, now.since(first));
+            self.fleet.learn_answer(self.worker, first, now);
         }
     }
 

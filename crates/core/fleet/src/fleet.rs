@@ -1,5 +1,6 @@
 //! The registry of workers. A worker keeps its slot (its [`WorkerId`]) while it is a member.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
@@ -14,7 +15,7 @@ use crate::engine_kinds::EngineKinds;
 use crate::fault_attribution::{BREAKS_MIN, FaultAttribution, OutcomeCounts, Verdict};
 use crate::outlier::Outliers;
 use crate::places::PlaceReports;
-use crate::prefill_queue::{PrefillQueue, Ticket};
+use crate::prefill_queue::{EnginePlaces, PrefillQueue, Ticket};
 use crate::worker_load::WorkerLoad;
 use crate::{
     AnswerProgress, CacheBelief, HealthConfig, HealthTracker, LatencyView, ModelCard, Models, ObservedPrompt,
@@ -160,8 +161,10 @@ impl Fleet {
             slots.iter_mut().find(|s| s.worker.address == *address && s.membership == Membership::Member)?;
         slot.membership = Membership::Leaving;
         slot.health.drain();
-        self.change(slot.worker.id).load.set_state(WorkerState::Draining);
-        Some(slot.worker.id)
+        let worker = slot.worker.id;
+        self.change(worker).load.set_state(WorkerState::Draining);
+        self.publish_places(&slots, self.queue(worker).kind());
+        Some(worker)
     }
 
     /// Records the result of a probe; returns the new state if it changed. Like all methods below, ignores a
@@ -324,24 +327,26 @@ impl Fleet {
         let fewest = slots.iter().filter(of_kind).filter_map(|slot| slot.places.places()).min();
         for slot in slots.iter().filter(of_kind) {
             let places = slot.places.places().or(fewest.filter(|&fewest| slot.places.allow(fewest)));
-            if self.places(slot.worker.id) != places {
+            if self.engine_places(slot.worker.id).places.map(NonZeroU16::get) != places {
                 self.change(slot.worker.id).queue.set_places(places);
             }
         }
     }
 
-    /// Requests that the worker's engine computes at once, if that is known.
-    pub fn places(&self, worker: WorkerId) -> Option<u16> {
-        self.queue(worker).places()
+    /// How many requests the worker's engine computes at once, and how many of other clients it has.
+    pub fn engine_places(&self, worker: WorkerId) -> EnginePlaces {
+        self.queue(worker).engine_places()
     }
 
-    /// Mean time from the first token of an answer to its end, on engines of this kind.
+    /// Mean time from the first token of an answer to its end, on engines of this kind. One worker takes
+    /// [`QueueForecast::relative_latency`] times as long.
     pub fn answer_ms(&self, kind: u8) -> f32 {
         self.kinds.get(kind).answers().mean_ms()
     }
 
-    pub(crate) fn learn_answer(&self, worker: WorkerId, took: Micros) {
-        self.kinds.get(self.queue(worker).kind()).answers().learn(took.0 as f32 / 1e3);
+    pub(crate) fn learn_answer(&self, worker: WorkerId, first_token_at: Micros, now: Micros) {
+        let (queue, took) = (self.queue(worker), now.since(first_token_at));
+        self.kinds.get(queue.kind()).answers().learn(took.0 as f32 / 1e3 / queue.relative_latency(now));
     }
 
     /// The latency model for workers with these models.
@@ -505,9 +510,7 @@ impl Fleet {
         }
         let change = self.change(worker.id);
         change.load.report(report);
-        // Preempted answers wait too, and are no other client's.
-        let all = report.waiting.saturating_add(report.running);
-        change.queue.report_waiting(report.waiting.min(all.saturating_sub(change.load.in_flight())));
+        change.queue.report_requests(&report, change.load.in_flight());
         if is_restarted {
             change.queue.doubt();
         }
@@ -548,7 +551,7 @@ impl Fleet {
             ms_before_first: of(0),
             relative_latency: self.queue(worker).relative_latency(now),
             queue_ms: self.forecast(worker, now).queue_ms,
-            places: self.places(worker),
+            places: self.engine_places(worker).places.map(NonZeroU16::get),
         }
     }
 
@@ -884,6 +887,10 @@ mod tests {
         assert_eq!(waiting(16), None, "the report is too old");
     }
 
+    fn places(fleet: &Fleet, worker: WorkerId) -> Option<u16> {
+        fleet.engine_places(worker).places.map(NonZeroU16::get)
+    }
+
     /// Reports of a full engine with so many running requests, all of which end meanwhile.
     fn show_full(fleet: &Fleet, worker: &Worker, running: u32) {
         for _ in 0..5 {
@@ -898,7 +905,7 @@ mod tests {
         let workers: Vec<_> = fleet.members().into_iter().map(|view| view.worker).collect();
         let other = fleet.join(address(4), Models::named(&["other"])).unwrap();
         fleet.report(&workers[3], LoadReport { running: 80, at: Micros(1), ..LoadReport::default() });
-        let places = || [0, 1, 2, 3, 4].map(|index| fleet.places(WorkerId(index)));
+        let places = || [0, 1, 2, 3, 4].map(|index| places(&fleet, WorkerId(index)));
         assert_eq!(places(), [None; 5]);
         show_full(&fleet, &workers[0], 128);
         assert_eq!(
@@ -912,8 +919,31 @@ mod tests {
         assert_eq!(places()[..3], [Some(128), Some(64), Some(64)]);
         fleet.serves(&other, Models::Any);
         fleet.leave(&workers[1].address);
+        assert_eq!(places()[2], Some(128), "it has left");
         fleet.join(address(1), Models::Any).unwrap();
         assert_eq!(places()[..3], [Some(128); 3], "another process has the address");
+    }
+
+    #[test]
+    fn only_requests_of_other_clients_count_as_theirs() {
+        let fleet = Arc::new(fleet_of(1));
+        let worker = Arc::clone(&fleet.members()[0].worker);
+        let work = BookedWork { prefill_tokens: 1_000, context_tokens: 1_000, ..BookedWork::default() };
+        let mut bookings: Vec<_> =
+            (0..13).map(|_| Booking::make(&fleet, worker.id, work, Micros(1))).collect();
+        bookings[..3].iter_mut().for_each(|booking| booking.first_token(Micros(2)));
+        let reported = |running, waiting| {
+            fleet.report(&worker, LoadReport { running, waiting, at: Micros(3), ..LoadReport::default() });
+            let forecast = fleet.forecast(worker.id, Micros(3));
+            (forecast.external_waiting, fleet.engine_places(worker.id).others)
+        };
+        // Three answers and ten prompts are from here.
+        assert_eq!(reported(3, 10), (0, 0));
+        assert_eq!(reported(0, 13), (0, 0), "the answers were preempted, and wait");
+        assert_eq!(reported(6, 20), (10, 13), "as many of another router");
+        assert_eq!(reported(13, 10), (0, 10), "its answers run");
+        assert_eq!(reported(0, 0), (0, 0));
+        assert_eq!(reported(u32::MAX, u32::MAX), (u32::MAX - 13, u16::MAX));
     }
 
     #[test]
@@ -925,10 +955,10 @@ mod tests {
             (0..16).for_each(|_| fleet.answered(&worker, false, AnswerProgress::Complete));
             fleet.report(&worker, LoadReport { prefix_cache: queries(900), ..full });
         }
-        assert_eq!(fleet.places(worker.id), Some(64));
+        assert_eq!(places(&fleet, worker.id), Some(64));
         let new = LoadReport { running: 1, prefix_cache: queries(10), ..LoadReport::default() };
         assert!(fleet.report(&worker, new));
-        assert_eq!(fleet.places(worker.id), None);
+        assert_eq!(places(&fleet, worker.id), None);
     }
 
     #[derive(Clone, Debug)]

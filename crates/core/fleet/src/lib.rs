@@ -46,7 +46,7 @@ pub use health::{AnswerProgress, HealthConfig, HealthTracker, ProbeResult};
 pub use last_block::LastBlockRule;
 pub use latency_model::{ObservedPrompt, PrefillCost, PrefillFeatures, QueuePosition};
 pub use load_summary::LoadSummary;
-pub use prefill_queue::{LatencyView, QueueForecast};
+pub use prefill_queue::{EnginePlaces, LatencyView, QueueForecast};
 pub use retry_budget::{RETRIES_FREE, RetryBudget, RetryBudgetSpent};
 pub use worker::{ModelCard, Models, Worker, WorkerView};
 pub use worker_load::WorkerLoadView;

@@ -36,8 +36,8 @@ pub struct LoadSummary {
     pub relative_latency: f32,
     /// Tokens of the worker's KV cache; 0 = unknown.
     pub kv_tokens: u64,
-    /// Requests that the engine computes at once; 0 = unknown.
-    pub places: u16,
+    /// The engine's places that other clients did not take by its last report; `u16::MAX` = unknown, or more.
+    pub places_left: u16,
     /// When the last prompt was booked.
     pub booked_at: Micros,
 }
@@ -60,15 +60,16 @@ impl LoadSummary {
             kind: 0,
             relative_latency: 1.0,
             kv_tokens: 0,
-            places: 0,
+            places_left: u16::MAX,
             booked_at: Micros::ZERO,
         }
     }
 
-    /// Whether another request would wait until an answer ends. False while the number of places is unknown.
+    /// Whether another request would wait until an answer ends, if the last report still holds. False while the number of places
+    /// is unknown.
     #[inline]
-    pub fn is_full(&self) -> bool {
-        self.places > 0 && self.in_flight >= u32::from(self.places)
+    pub fn looks_full(&self) -> bool {
+        self.in_flight >= u32::from(self.places_left)
     }
 
     /// Whether the engine has reported its load within this time.

@@ -3,8 +3,9 @@
 //! A request beyond them waits until an answer ends, and no first token tells how long. Some engines report the number. vLLM does
 //! not, but an engine in which requests wait while its memory has room is out of places, so its running requests are their
 //! number. Requests also wait between two steps, and behind long prompts. So the number counts only if it is the most that the
-//! engine has ever had running, if many wait, and if it is seen again: in reports of [`ENGINES_MIN`] engines of its kind in a row,
-//! or in [`REPORTS_MIN`] of the engine in a row while half of its answers end and others take their places.
+//! engine has ever had running, if many wait, and if it is seen again: in reports of [`ENGINES_MIN`] engines of its kind within
+//! [`ENGINES_WITHIN`] of each other, or in [`REPORTS_MIN`] of the engine in a row while half of its answers end and others take
+//! their places.
 
 use warmroute_types::{LoadReport, Micros, WorkerId};
 
@@ -24,18 +25,19 @@ pub(crate) struct PlaceReports {
     confirmed_at: Micros,
 }
 
-/// Reports of full engines of one kind, in a row and with the same number of running requests.
+/// Full engines of one kind that have shown the same number of running requests, one after another.
 #[derive(Debug, Default)]
 pub(crate) struct FullEngines {
     running: u32,
-    engines: u32,
-    last: Option<WorkerId>,
+    seen: [Option<WorkerId>; ENGINES_MIN],
+    /// When the last of them was seen.
+    at: Micros,
 }
 
 /// Fewer places are not learned: so few requests often run twice in a row.
 const PLACES_MIN: u32 = 16;
 
-/// More are as good as unlimited. A report of more is a mistake.
+/// More are as good as unlimited, and this number stands for them. A report of more running requests is a mistake.
 const PLACES_MAX: u32 = u16::MAX as u32;
 
 /// Requests that wait in a full engine: at least so many, and one for so many that run. Fewer wait for the next step.
@@ -45,7 +47,8 @@ const RUNNING_PER_WAITING: u32 = 16;
 /// With a larger share of its KV cache in use, an engine may wait for memory: prompts can be long.
 const KV_USE_MAX: f32 = 0.5;
 
-/// Numbers that differ by no more than this share are of one full engine: answers have ended, and their places are not taken yet.
+/// Numbers that differ by no more than this share, or by one, are of one full engine: answers have ended, and their places are not
+/// taken yet.
 const ENDED_SHARE: u32 = 64;
 
 /// Reports of one full engine in a row that show its number, if one answer of so many running ones has ended since. While long
@@ -53,8 +56,9 @@ const ENDED_SHARE: u32 = 64;
 const REPORTS_MIN: u32 = 5;
 const RUNNING_PER_ANSWER: u32 = 2;
 
-/// Full engines in a row that show the number of their kind. Two or three are often alike by chance.
-const ENGINES_MIN: u32 = 4;
+/// Full engines that show the number of their kind. Two or three are often alike by chance.
+const ENGINES_MIN: usize = 4;
+const ENGINES_WITHIN: Micros = Micros::from_secs(60);
 
 /// A number that no report has confirmed for so long is forgotten. If it was wrong, the worker would get too few requests to show it.
 const FORGOTTEN_AFTER: Micros = Micros::from_secs(600);
@@ -80,7 +84,8 @@ impl PlaceReports {
         let before = (self.places, self.most_running);
         match report.places.filter(|&told| told > 0) {
             Some(told) => {
-                *self = PlaceReports { places: u16::try_from(told).ok(), ..PlaceReports::default() }
+                let places = u16::try_from(told).unwrap_or(u16::MAX);
+                *self = PlaceReports { places: Some(places), ..PlaceReports::default() }
             }
             None => self.learn((worker, answers), report, kind),
         }
@@ -112,7 +117,7 @@ impl PlaceReports {
             if has_grown {
                 *kind = FullEngines::default();
             }
-            let is_usual = !has_grown && kind.saw(worker, running);
+            let is_usual = !has_grown && kind.saw(worker, running, at);
             let ended = answers.wrapping_sub(self.answers);
             let is_refilled = self.reports >= REPORTS_MIN && ended >= running / RUNNING_PER_ANSWER;
             if is_usual || is_refilled {
@@ -130,20 +135,22 @@ impl PlaceReports {
 
 impl FullEngines {
     /// An engine was full with so many running requests. Whether enough others were before it.
-    fn saw(&mut self, worker: WorkerId, running: u32) -> bool {
-        if !is_near(self.running, running) {
+    fn saw(&mut self, worker: WorkerId, running: u32, at: Micros) -> bool {
+        if !is_near(self.running, running) || at.since(self.at) > ENGINES_WITHIN {
             *self = FullEngines::default();
         }
-        self.running = self.running.max(running);
-        if self.last.replace(worker) != Some(worker) {
-            self.engines += 1;
+        (self.running, self.at) = (self.running.max(running), at);
+        if !self.seen.contains(&Some(worker))
+            && let Some(free) = self.seen.iter_mut().find(|seen| seen.is_none())
+        {
+            *free = Some(worker);
         }
-        self.engines >= ENGINES_MIN
+        self.seen.iter().all(Option::is_some)
     }
 }
 
 fn is_near(one: u32, other: u32) -> bool {
-    one.abs_diff(other) <= one.max(other) / ENDED_SHARE
+    one.abs_diff(other) <= (one.max(other) / ENDED_SHARE).max(1)
 }
 
 #[cfg(test)]
@@ -273,25 +280,30 @@ mod tests {
         let told = |places| LoadReport { places: Some(places), ..LoadReport::default() };
         assert_eq!(scene.report(told(8)), Some(8));
         assert_eq!(scene.report(told(4)), Some(4), "they are fewer now");
-        assert_eq!(scene.report(told(1_000_000)), None, "as good as unlimited");
-        assert_eq!(scene.report(told(0)), None);
+        assert_eq!(scene.report(told(1_000_000)), Some(u16::MAX), "as good as unlimited");
+        assert_eq!(scene.report(told(0)), None, "that says nothing");
     }
 
     #[test]
     fn four_engines_of_a_kind_that_are_full_alike_show_the_number() {
-        let mut kind = FullEngines::default();
+        let (mut kind, mut at) = (FullEngines::default(), Micros::from_secs(1_000));
         let mut fleet = [PlaceReports::default(); 8];
-        let mut places = |index: usize, running, waiting| {
-            let report = LoadReport { running, waiting, kv_use: 0.1, ..LoadReport::default() };
+        let mut places = |index: usize, running, waiting, passed| {
+            at = at + passed;
+            let report = LoadReport { running, waiting, kv_use: 0.1, at, ..LoadReport::default() };
             fleet[index].report((WorkerId(index as u16), 0), &report, &mut kind);
             fleet[index].places()
         };
-        assert_eq!([0, 1, 2, 2].map(|index| places(index, 256, 90)), [None; 4], "one of them twice");
-        assert_eq!(places(3, 200, 90), None, "another number");
-        assert_eq!([0, 1, 2].map(|index| places(index, 256, 90)), [None; 3], "three again");
-        assert_eq!(places(4, 60, 0), None, "nothing waits there");
-        assert_eq!(places(5, 255, 90), Some(255));
-        assert_eq!(places(6, 256, 90), Some(256));
+        let soon = Micros::from_millis(100);
+        let three = [0, 1, 0, 1, 2, 1, 2, 0].map(|index| places(index, 256, 90, soon));
+        assert_eq!(three, [None; 8], "three engines, however often");
+        assert_eq!(places(3, 200, 90, soon), None, "another number");
+        assert_eq!([0, 1, 2].map(|index| places(index, 256, 90, soon)), [None; 3], "three again");
+        assert_eq!(places(4, 60, 0, soon), None, "nothing waits there");
+        assert_eq!(places(5, 256, 90, Micros::from_secs(61)), None, "the others were full a minute ago");
+        assert_eq!([0, 1].map(|index| places(index, 256, 90, soon)), [None; 2]);
+        assert_eq!(places(6, 255, 90, soon), Some(255));
+        assert_eq!(places(7, 256, 90, soon), Some(256));
     }
 
     #[test]

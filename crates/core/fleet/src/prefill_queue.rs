@@ -10,10 +10,11 @@
 //! has passed.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use warmroute_types::{Delivery, Micros};
+use warmroute_types::{Delivery, LoadReport, Micros};
 
 use crate::latency_model::{
     FeatureVector, LatencyModel, ObservedPrompt, ObservedStep, PrefillFeatures, QueuePosition,
@@ -55,6 +56,8 @@ pub(crate) struct PrefillQueue {
     learned_at: AtomicU64,
     /// Requests that the engine computes at once; 0 until it is known.
     places: AtomicU16,
+    /// Requests of other clients in the engine, by its last report.
+    others: AtomicU16,
     /// Which latency model is the worker's.
     kind: AtomicU8,
     state: Mutex<State>,
@@ -176,6 +179,22 @@ pub struct QueueForecast {
     pub external_waiting: u32,
 }
 
+/// How many requests an engine computes at once, and who has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EnginePlaces {
+    /// The number of places; `None` while it is unknown.
+    pub places: Option<NonZeroU16>,
+    /// Requests of other clients that the engine computes or that wait in it, by its last report.
+    pub others: u16,
+}
+
+impl EnginePlaces {
+    /// The places that other clients have left; `u16::MAX` while the number is unknown.
+    fn left(self) -> u16 {
+        self.places.map_or(u16::MAX, |places| places.get().saturating_sub(self.others))
+    }
+}
+
 /// A worker's learned latency, for people.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyView {
@@ -247,6 +266,7 @@ impl Default for PrefillQueue {
             relative_latency: AtomicU32::new(1.0_f32.to_bits()),
             learned_at: AtomicU64::new(0),
             places: AtomicU16::new(0),
+            others: AtomicU16::new(0),
             kind: AtomicU8::new(0),
             prompts: AtomicU32::new(0),
             booked_us: AtomicU64::new(0),
@@ -302,7 +322,7 @@ impl PrefillQueue {
             kind: self.kind(),
             relative_latency,
             kv_tokens: self.kv_tokens.load(Relaxed),
-            places: self.places.load(Relaxed),
+            places_left: self.engine_places().left(),
             booked_at: Micros(self.booked_at.load(Relaxed)),
             ..load
         }
@@ -568,6 +588,7 @@ impl PrefillQueue {
         self.publish_latency(&state, Micros(UNTIMED));
         self.set_kv_tokens(0);
         self.set_places(None);
+        self.others.store(0, Relaxed);
     }
 
     /// The worker serves another model now: what it took so far was of the old one.
@@ -605,14 +626,17 @@ impl PrefillQueue {
         self.learned_at.store(now.0, Relaxed);
     }
 
-    /// The engine reported how many requests wait in it that can be other clients'.
-    pub(crate) fn report_waiting(&self, waiting: u32) {
-        self.external_waiting.store(waiting.saturating_sub(self.prompts.load(Relaxed)), Relaxed);
+    /// The engine reported its requests, of which so many are from here.
+    pub(crate) fn report_requests(&self, report: &LoadReport, in_flight: u32) {
+        let others = report.waiting.saturating_add(report.running).saturating_sub(in_flight);
+        // Of those from here, prompts wait, and so do preempted answers.
+        let waiting = report.waiting.saturating_sub(self.prompts.load(Relaxed)).min(others);
+        self.external_waiting.store(waiting, Relaxed);
+        self.others.store(u16::try_from(others).unwrap_or(u16::MAX), Relaxed);
     }
 
-    /// Requests that the engine computes at once, if that is known.
-    pub(crate) fn places(&self) -> Option<u16> {
-        Some(self.places.load(Relaxed)).filter(|&places| places > 0)
+    pub(crate) fn engine_places(&self) -> EnginePlaces {
+        EnginePlaces { places: NonZeroU16::new(self.places.load(Relaxed)), others: self.others.load(Relaxed) }
     }
 
     pub(crate) fn set_places(&self, places: Option<u16>) {

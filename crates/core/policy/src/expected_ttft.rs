@@ -8,8 +8,7 @@
 //! ```
 //!
 //! - *queue*, *adapter* and *prefill* are this request's own wait. *queue* is the time for the prompts before it, or until
-//!   answers end if they have all places of the batch; then *step* is zero. *adapter* is the load of a LoRA adapter that the worker
-//!   does not hold.
+//!   answers end if they have all places of the batch. *adapter* is the load of a LoRA adapter that the worker does not hold.
 //! - *(prompts ahead + followers) × excess* is the delay to later requests: as many as wait now, and those that come
 //!   while the worker computes the request. *excess* is the work for the part of the prompt that another worker has
 //!   cached and this one has not: longer queues and busier workers make cache hits worth more. Nothing else is

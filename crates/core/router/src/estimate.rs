@@ -3,7 +3,9 @@
 //! The main signal is what this router has booked. Engine reports are a correction for prompts from other
 //! clients, and only while they are fresh.
 
-use warmroute_fleet::{LoadSummary, PrefillCost, PrefillFeatures, QueueForecast, QueuePosition};
+use warmroute_fleet::{
+    EnginePlaces, Fleet, LoadSummary, PrefillCost, PrefillFeatures, QueueForecast, QueuePosition,
+};
 use warmroute_policy::Estimate;
 use warmroute_types::Micros;
 
@@ -40,32 +42,38 @@ pub(crate) fn estimate(
     cost: &PrefillCost,
     found: PromptOverlap,
     at: EstimateTime,
-    place_wait_ms: Option<f32>,
+    place_wait_ms: f32,
 ) -> Estimate {
     let features = features(load, forecast, found);
     let prefill_ms = forecast.relative_latency * cost.prefill_ms(&features);
     let queue_ms = forecast.queue_ms + external_ms(load, forecast, at, prefill_ms);
     Estimate {
-        queue_ms: place_wait_ms.map_or(queue_ms, |wait_ms| queue_ms.max(wait_ms)),
+        queue_ms: queue_ms.max(place_wait_ms),
         prefill_ms,
         uncached_ms: forecast.relative_latency * cost.uncached_ms(&features),
-        // A request that takes the place of an answer makes the batch no larger.
-        step_ms: match place_wait_ms {
-            Some(_) => 0.0,
-            None => forecast.relative_latency * cost.step_ms(&features),
-        },
+        step_ms: forecast.relative_latency * cost.step_ms(&features),
         prompts_ahead: forecast.prompts,
         idle: forecast.idle,
         ..Estimate::default()
     }
 }
 
-/// Wait until enough answers end that the engine has a place for another request, in milliseconds; `None` while it has one, or where
+/// Wait until enough answers end that the engine has a place for another request, in milliseconds; zero while it has one, or where
 /// its places are unknown. While all places are taken, they are free again at even distances.
 #[inline]
-pub(crate) fn place_wait_ms(load: &LoadSummary, answer_ms: impl FnOnce() -> f32) -> Option<f32> {
-    let places = f32::from(load.places);
-    load.is_full().then(|| (load.in_flight as f32 + 1.0 - places) / places * answer_ms())
+pub(crate) fn place_wait_ms(
+    fleet: &Fleet,
+    load: &LoadSummary,
+    forecast: &QueueForecast,
+    at: EstimateTime,
+) -> f32 {
+    if !load.looks_full() {
+        return 0.0;
+    }
+    let EnginePlaces { places: Some(places), others } = fleet.engine_places(load.worker) else { return 0.0 };
+    let others = if load.has_report(at.now, at.report_age_max) { others.into() } else { 0 };
+    let beyond = (load.in_flight.saturating_add(others) + 1).saturating_sub(places.get().into());
+    beyond as f32 / f32::from(places.get()) * forecast.relative_latency * fleet.answer_ms(forecast.kind)
 }
 
 /// The estimates of a prompt of which nothing is cached, on workers of one kind that are free: what is the same for all of them
@@ -97,7 +105,7 @@ impl ColdEstimates {
     /// Whether these are the estimates of such a prompt on this worker.
     #[inline]
     pub(crate) fn apply_to(&self, load: &LoadSummary) -> bool {
-        load.is_free && load.kind == self.kind && !load.is_full()
+        load.is_free && load.kind == self.kind && !load.looks_full()
     }
 
     #[inline]
@@ -159,18 +167,19 @@ fn external_ms(load: &LoadSummary, forecast: &QueueForecast, at: EstimateTime, p
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use warmroute_fleet::{BookedWork, Booking, Fleet, HealthConfig, Models};
+    use warmroute_fleet::{BookedWork, Booking, HealthConfig, Models};
+    use warmroute_policy::ExpectedTtft;
     use warmroute_types::{Address, LoadReport};
 
     #[test]
-    fn a_request_beyond_the_places_waits_for_answers_to_end_and_slows_no_batch() {
+    fn a_request_beyond_the_places_waits_for_answers_to_end() {
         let fleet = Arc::new(Fleet::new(HealthConfig::default()));
         let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
         let at = EstimateTime { now: Micros::from_secs(100), report_age_max: Micros::from_secs(5) };
         let work = BookedWork { context_tokens: 4_000, ..BookedWork::default() };
-        let of = |answer_ms| {
+        let of = |at: EstimateTime| {
             let (load, forecast) = (fleet.load_summary(worker.id), fleet.forecast(worker.id, at.now));
-            let wait_ms = place_wait_ms(&load, || answer_ms);
+            let wait_ms = place_wait_ms(&fleet, &load, &forecast, at);
             let cost = fleet.prefill_cost(forecast.kind);
             (load, estimate(&load, &forecast, &cost, PromptOverlap::none_of(4_000), at, wait_ms))
         };
@@ -181,20 +190,51 @@ mod tests {
             bookings.push(booking);
         };
         (0..8).for_each(|_| book());
-        let (_, unknown) = of(1_000.0);
-        assert!(unknown.queue_ms == 0.0 && unknown.step_ms > 0.0);
-        let report = |places| LoadReport { places, at: Micros::from_secs(1), ..LoadReport::default() };
-        fleet.report(&worker, report(Some(9)));
-        assert_eq!(of(1_000.0).1, unknown, "one place is free");
-        fleet.report(&worker, report(Some(8)));
-        let (load, full) = of(1_000.0);
-        assert_eq!((full.queue_ms, full.step_ms), (1_000.0 / 8.0, 0.0), "one of eight answers must end");
+        let (_, unknown) = of(at);
+        assert_eq!(unknown.queue_ms, 0.0);
+        let report = |running, places| {
+            fleet.report(&worker, LoadReport { running, places, at: at.now, ..LoadReport::default() })
+        };
+        report(8, Some(9));
+        assert_eq!(of(at).1, unknown, "one place is free");
+        report(8, Some(8));
+        let ((load, full), answer_ms) = (of(at), fleet.answer_ms(0));
+        assert_eq!(full, Estimate { queue_ms: answer_ms / 8.0, ..unknown }, "one of eight answers must end");
         let cold = ColdEstimates::new(load.kind, fleet.prefill_cost(load.kind), 4_000, 1.0, at.now);
         assert!(!cold.apply_to(&load), "a full worker is estimated by itself");
+        report(9, Some(9));
+        assert_eq!(of(at).1.queue_ms, answer_ms / 9.0, "another client has the ninth place");
+        let later = EstimateTime { now: at.now + Micros::from_secs(6), ..at };
+        assert_eq!(of(later).1.queue_ms, 0.0, "that was long ago");
+        report(8, Some(8));
         (0..4).for_each(|_| book());
-        assert_eq!(of(1_000.0).1.queue_ms, 5.0 * 1_000.0 / 8.0, "four wait already");
-        fleet.report(&worker, report(Some(u32::MAX)));
-        assert!(of(1_000.0).1.step_ms > 0.0, "so many are never taken");
+        assert_eq!(of(at).1.queue_ms, 5.0 * answer_ms / 8.0, "four wait already");
+        report(8, Some(u32::MAX));
+        assert_eq!(of(at).1.queue_ms, 0.0, "so many are never taken");
+    }
+
+    #[test]
+    fn a_worker_whose_last_place_is_taken_costs_no_less_than_before() {
+        let fleet = Arc::new(Fleet::new(HealthConfig::default()));
+        let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
+        let at = EstimateTime { now: Micros::from_secs(100), report_age_max: Micros::from_secs(5) };
+        let report = LoadReport { places: Some(256), at: at.now, ..LoadReport::default() };
+        fleet.report(&worker, report);
+        let work = BookedWork { context_tokens: 2_000, ..BookedWork::default() };
+        let (mut bookings, mut before_ms) = (Vec::new(), 0.0);
+        for requests in 0..300 {
+            let (load, forecast) = (fleet.load_summary(worker.id), fleet.forecast(worker.id, at.now));
+            let wait_ms = place_wait_ms(&fleet, &load, &forecast, at);
+            let (cost, found) = (fleet.prefill_cost(0), PromptOverlap::none_of(2_000));
+            let cost_ms =
+                ExpectedTtft::default().cost_ms(&estimate(&load, &forecast, &cost, found, at, wait_ms));
+            assert!(cost_ms >= before_ms, "{cost_ms} ms with {requests} requests, {before_ms} with one less");
+            before_ms = cost_ms;
+            // The model does not learn from a peer's.
+            let mut booking = Booking::of_peer(&fleet, worker.id, work, at.now);
+            booking.first_token_at_peer(at.now);
+            bookings.push(booking);
+        }
     }
 
     #[test]
@@ -205,7 +245,7 @@ mod tests {
             let at = EstimateTime { now: Micros::from_secs(now_s), report_age_max: Micros::from_secs(5) };
             let (load, forecast) = (fleet.load_summary(worker.id), fleet.forecast(worker.id, at.now));
             let cost = fleet.prefill_cost(forecast.kind);
-            estimate(&load, &forecast, &cost, PromptOverlap::none_of(4_000), at, None).queue_ms
+            estimate(&load, &forecast, &cost, PromptOverlap::none_of(4_000), at, 0.0).queue_ms
         };
         let report = |waiting, at_s| {
             fleet.report(

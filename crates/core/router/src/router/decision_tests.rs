@@ -2,7 +2,7 @@
 //! what a plain computation gives that reads everything of every worker.
 
 use proptest::prelude::*;
-use warmroute_fleet::{Models, PrefillFeatures, ProbeResult};
+use warmroute_fleet::{EnginePlaces, Models, PrefillFeatures, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_policy::{Candidate, Estimate, ExpectedTtft, Standard};
 use warmroute_types::{Address, Delivery, LoadReport};
@@ -29,9 +29,13 @@ fn plain_estimates(open: &OpenDecision<'_>, workers: &[WorkerId]) -> Vec<Estimat
             (fleet.load_summary(worker), fleet.forecast(worker, now), input.overlap(worker));
         features.push(estimate::features(&load, &forecast, found));
         let cost = fleet.prefill_cost(forecast.kind);
-        let places = fleet.places(worker).map(u32::from);
-        let wait_ms = places.filter(|&places| load.in_flight >= places).map(|places| {
-            (load.in_flight as f32 + 1.0 - places as f32) / places as f32 * fleet.answer_ms(forecast.kind)
+        let EnginePlaces { places, others } = fleet.engine_places(worker);
+        let report = fleet.load_view(worker).report;
+        let is_reported = report.is_some_and(|report| now.since(report.at) <= at.report_age_max);
+        let requests = load.in_flight as f32 + if is_reported { f32::from(others) } else { 0.0 };
+        let wait_ms = places.map_or(0.0, |places| {
+            let share = (requests + 1.0 - f32::from(places.get())).max(0.0) / f32::from(places.get());
+            share * forecast.relative_latency * fleet.answer_ms(forecast.kind)
         });
         estimates.push(estimate::estimate(&load, &forecast, &cost, found, at, wait_ms));
         overlaps.push(found);
@@ -73,9 +77,9 @@ fn happen(router: &Router<Standard>, decisions: &mut Vec<Decision>, step: Step, 
         0 => router.fleet.set_kv_tokens(worker.id, amount.into()),
         1 => router.fleet.restore_worker(&worker, [f64::from(amount) / 2e3, 20.0], None),
         2 => {
-            let places = Some(amount % 4);
+            let (places, running) = (Some(amount % 4), amount % 5);
             let report =
-                LoadReport { waiting: amount % 3, running: 200, places, at: now, ..LoadReport::default() };
+                LoadReport { waiting: amount % 3, running, places, at: now, ..LoadReport::default() };
             _ = router.fleet.report(&worker, report);
         }
         3 => router.fleet.pause(&worker, now + Micros::from_millis(300)),

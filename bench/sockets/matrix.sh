@@ -2,7 +2,8 @@
 # matrix.sh WARMROUTE OUT: policies after a reset of the engines' caches and on fresh engines, one JSON line a run in OUT.
 #
 # Four simulated engines in real time. A run takes three quarters of a minute, all of them three hours; SYSTEMS, RATES, SEEDS, HISTORIES
-# and POLICIES choose fewer, and four parts at a time (one for each history and length) take 45 minutes on two cores. `matrix.py OUT` prints the table.
+# and POLICIES choose fewer. The committed runs were made in four parts at a time, one for each history and length, with nothing else
+# beside them: 45 minutes on two cores. `matrix.py OUT` prints the table.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 for history in ${HISTORIES:-reset fresh}; do

@@ -1,15 +1,17 @@
 //! Workers that die, and requests that cannot be served.
 
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::harness::client::{Call, chat, chat_stream, get, post};
-use crate::harness::eventually;
 use crate::harness::gate::Gate;
 use crate::harness::process::{Gateway, engine, engine_on};
-use crate::harness::script::Scripted;
+use crate::harness::script::{ReceivedRequest, Scripted};
 use crate::harness::temp_folder::TempFolder;
+use crate::harness::{TIMEOUT, eventually};
 use serde_json::json;
 
 /// An engine that answers every request.
@@ -320,13 +322,75 @@ fn requests_that_make_every_worker_say_500_take_none_out() {
 fn an_upload_that_the_client_breaks_off_is_not_the_workers_fault() {
     let engine = good();
     let gateway = Gateway::over(&[&engine.url], &["--health-failure-threshold", "1"]);
-    let broken = "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: t\r\ncontent-type: audio/wav\r\n\
-                  transfer-encoding: chunked\r\n\r\nzz\r\n";
-    for _ in 0..5 {
-        let answer = Call::raw(gateway.url(), broken.as_bytes()).finish_if_begun();
-        assert!(answer.is_none_or(|answer| answer.status == 400));
+    for start in ["zz\r\n", "8\r\nRIFFWAVE\r\nzz\r\n"] {
+        for _ in 0..5 {
+            let broken = format!("{CHUNKED_UPLOAD}{start}");
+            let answer = Call::raw(gateway.url(), broken.as_bytes()).finish_if_begun();
+            assert!(answer.is_none_or(|answer| answer.status == 400));
+        }
     }
     assert_eq!(gateway.workers()[0]["state"], "ready");
+}
+
+const CHUNKED_UPLOAD: &str = "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: t\r\ncontent-type: audio/wav\r\n\
+                              transfer-encoding: chunked\r\n\r\n";
+
+/// The bytes of an upload as the worker gets them, until its end or the connection's.
+fn upload(asked: &mut ReceivedRequest) -> String {
+    assert_eq!((asked.header("transfer-encoding"), asked.header("content-length")), (Some("chunked"), None));
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"0\r\n\r\n") {
+        let mut part = [0; 1 << 10];
+        match asked.stream.read(&mut part).unwrap_or(0) {
+            0 => break,
+            count => bytes.extend_from_slice(&part[..count]),
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn an_upload_of_unknown_length_arrives_in_chunks_and_ends_only_where_the_client_ended_it() {
+    let (sender, received) = channel();
+    let engine = Scripted::new(move |mut asked| {
+        let bytes = upload(&mut asked);
+        let is_whole = bytes.ends_with("0\r\n\r\n");
+        sender.send(bytes).unwrap();
+        if is_whole {
+            asked.answer("{}");
+        }
+    });
+    let gateway = Gateway::over(&[&engine.url], &["--health-failure-threshold", "1"]);
+    let send = |body: &str| {
+        let call = Call::raw(gateway.url(), format!("{CHUNKED_UPLOAD}{body}").as_bytes());
+        (call.finish_if_begun().map(|answer| answer.status), received.recv_timeout(TIMEOUT).unwrap())
+    };
+    let whole = send("8;x=y\r\nRIFFWAVE\r\n4\r\nfmt \r\n0\r\nx-trailer: 1\r\n\r\n");
+    assert_eq!(
+        whole,
+        (Some(200), "8\r\nRIFFWAVE\r\n4\r\nfmt \r\n0\r\n\r\n".to_owned()),
+        "without the trailer"
+    );
+    let (status, bytes) = send("8\r\nRIFFWAVE\r\nzz\r\n");
+    assert!(status.is_none_or(|status| status == 400), "{status:?}");
+    assert_eq!(bytes, "8\r\nRIFFWAVE\r\n");
+    assert_eq!(gateway.workers()[0]["state"], "ready");
+    engine.check();
+}
+
+#[test]
+fn a_worker_that_hangs_after_a_whole_upload_is_not_waited_for_any_longer() {
+    let engine = Scripted::new(|mut asked| {
+        upload(&mut asked);
+        asked.wait_for_hang_up_or_close();
+    });
+    let gateway = Gateway::over(&[&engine.url], &["--first-byte-timeout-secs", "1"]);
+    let call = |body: &str| Call::raw(gateway.url(), format!("{CHUNKED_UPLOAD}{body}").as_bytes());
+    // The client of the first one takes its time: the limit is not its.
+    let mut slow = call("8\r\nRIFFWAVE\r\n");
+    assert_eq!(call("8\r\nRIFFWAVE\r\n0\r\n\r\n").finish().status, 504);
+    slow.write(b"0\r\n\r\n");
+    assert_eq!(slow.finish().status, 504);
 }
 
 #[test]

@@ -317,12 +317,22 @@ fn odd_paths_and_methods_reach_only_known_routes() {
         "GET /v1/x%0d%0aset-cookie:%20a",
         "GET http://internal/metrics",
         "CONNECT internal:443",
+        "CONNECT /v1/files",
+        "CONNECT http://internal/v1/files",
+        "TRACE /v1/files",
+        "BREW /v1/files",
         "OPTIONS *",
         "TRACE /metrics",
     ] {
         let status = send(line).map_or(400, |answer| answer.status);
         assert!([400, 404, 405].contains(&status), "{line}: {status}");
     }
+    // Engines take the body of a CONNECT for another request.
+    let hidden = "POST /load_lora_adapter HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{}";
+    let text =
+        format!("CONNECT /v1/files HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{hidden}", hidden.len());
+    let answer = raw(&gateway, &text).unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (400, Some("close")));
     assert_eq!(engine.asked(), 0, "{:?}", seen.lock().unwrap());
     // An absolute URL counts by its path, and the worker sees its own host name.
     assert_eq!(send("GET http://internal:99/v1/files?x=1").unwrap().status, 200);

@@ -24,7 +24,7 @@ use crate::client_connection::ClientConnection;
 use crate::drain::Drain;
 use crate::early_lease::EarlyLease;
 use crate::fallback_response::{FallbackResponse, read_rejection};
-use crate::first_byte_wait::FirstByteWait;
+use crate::first_byte_wait::{Began, FirstByteWait};
 use crate::forwarding::Forwarding;
 use crate::framing::Framing;
 use crate::gateway::Gateway;
@@ -411,11 +411,12 @@ impl Dispatch {
     }
 
     fn first_byte_wait(&self, worker: &Worker) -> FirstByteWait {
-        let is_upload = self.intake.body.is_upload();
-        let first_byte = (!is_upload).then_some(self.config.timeouts.first_byte);
+        let upload = self.intake.body.upload_status();
         let has_attempts = self.failed_workers.len() < self.config.retries_max as usize;
-        let avoid = (has_attempts && !is_upload).then(|| self.failed_workers.clone());
-        FirstByteWait::new(Arc::clone(&self.intake.request), worker.id, first_byte, avoid)
+        let avoid = (has_attempts && upload.is_none()).then(|| self.failed_workers.clone());
+        let began = upload.map_or(Began::At(Instant::now()), |status| Began::WithUpload(Arc::clone(status)));
+        let limit = (began, self.config.timeouts.first_byte);
+        FirstByteWait::new(Arc::clone(&self.intake.request), worker.id, limit, avoid)
     }
 
     async fn send_once(&mut self, upstream: &Upstream) -> Result<StartedResponse, UpstreamError> {

@@ -15,6 +15,7 @@ use warmroute_types::WorkerId;
 use crate::forwarding::Forwarding;
 use crate::parsed_request::ParsedRequest;
 use crate::upstream::UpstreamError;
+use crate::upstream_body::UploadStatus;
 
 /// How often a waiting request checks its worker.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -23,30 +24,45 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) struct FirstByteWait {
     request: Arc<ParsedRequest>,
     worker: WorkerId,
-    /// `None`: the client is still uploading the body, so there is no limit.
-    until: Option<Instant>,
+    began: Began,
+    limit: Duration,
     /// Workers that a retry would avoid; `None` if the request cannot be retried.
     avoid: Option<Vec<WorkerId>>,
+}
+
+/// When the wait for the worker began.
+pub(crate) enum Began {
+    At(Instant),
+    /// When the client has sent the last byte of its upload. Until then it sets the pace.
+    WithUpload(Arc<UploadStatus>),
 }
 
 impl FirstByteWait {
     pub(crate) fn new(
         request: Arc<ParsedRequest>,
         worker: WorkerId,
-        first_byte: Option<Duration>,
+        (began, limit): (Began, Duration),
         avoid: Option<Vec<WorkerId>>,
     ) -> FirstByteWait {
-        FirstByteWait { request, worker, until: first_byte.map(|limit| Instant::now() + limit), avoid }
+        FirstByteWait { request, worker, began, limit, avoid }
     }
 
     pub(crate) fn next_check(&self) -> Instant {
         let check = Instant::now() + CHECK_INTERVAL;
-        self.until.map_or(check, |until| until.min(check))
+        self.until().map_or(check, |until| until.min(check))
+    }
+
+    fn until(&self) -> Option<Instant> {
+        let began = match &self.began {
+            Began::At(at) => Some(*at),
+            Began::WithUpload(status) => status.arrived_at(),
+        };
+        began.map(|began| began + self.limit)
     }
 
     /// Fails if the wait is over.
     pub(crate) fn check(&self, forwarding: &Forwarding) -> Result<(), UpstreamError> {
-        if self.until.is_some_and(|until| Instant::now() >= until) {
+        if self.until().is_some_and(|until| Instant::now() >= until) {
             return Err(UpstreamError::FirstByteTimeout);
         }
         if forwarding.router.inspect().is_unreachable(self.worker) && self.has_alternative(forwarding) {
@@ -92,7 +108,8 @@ mod tests {
         let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
         let dead = join(&router, "http://dead", 10);
         let forwarding = forwarding(Arc::clone(&router));
-        let wait = |avoid| FirstByteWait::new(Arc::default(), dead, None, avoid);
+        let began = || (Began::At(Instant::now()), Duration::from_secs(60));
+        let wait = |avoid| FirstByteWait::new(Arc::default(), dead, began(), avoid);
         assert!(wait(Some(vec![dead])).check(&forwarding).is_ok(), "it is the only one");
         join(&router, "http://ready", 0);
         assert!(wait(None).check(&forwarding).is_ok(), "the request cannot be sent again");

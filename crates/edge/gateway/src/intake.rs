@@ -70,7 +70,14 @@ impl RequestBody {
     }
 
     pub(crate) fn is_upload(&self) -> bool {
-        matches!(self, RequestBody::Upload { .. })
+        self.upload_status().is_some()
+    }
+
+    pub(crate) fn upload_status(&self) -> Option<&Arc<UploadStatus>> {
+        match self {
+            RequestBody::Upload { status, .. } => Some(status),
+            RequestBody::Buffered(_) => None,
+        }
     }
 
     /// Why an attempt failed, if not by the worker's fault: the client did not send its body to the end, or its form has a

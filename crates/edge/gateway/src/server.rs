@@ -29,6 +29,10 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Requests with longer targets get 414. Paths and queries of the supported APIs are far shorter.
 const TARGET_BYTES_MAX: usize = 8 << 10;
 
+/// Methods whose requests every server delimits alike.
+const METHODS: [Method; 7] =
+    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
+
 /// Serves clients until a drain begins; ends when the last connection has closed.
 pub fn serve(gateway: Arc<Gateway>, listener: TcpListener, acceptor: Acceptor, drain: Drain) -> Serving {
     gateway.log_sinks.set_client_scheme(acceptor.scheme());
@@ -139,6 +143,10 @@ async fn screen(
         return Err(GatewayError::TargetTooLong { limit: TARGET_BYTES_MAX });
     }
     check_framing(request)?;
+    if !METHODS.contains(request.method()) {
+        let allowed = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+        return Err(GatewayError::MethodNotAllowed { method: request.method().clone(), allowed });
+    }
     let path = request.uri().path();
     let only = |allowed: Method, header: &'static str| match request.method() {
         method if *method == allowed || (allowed == Method::GET && *method == Method::HEAD) => Ok(()),
@@ -204,6 +212,10 @@ async fn answer_worker_api(
 
 /// Refuses heads that another server might read differently. hyper has refused the worse ones.
 fn check_framing(request: &Request<()>) -> Result<(), GatewayError> {
+    if *request.method() == Method::CONNECT {
+        // To many servers its body is the next request.
+        return Err(GatewayError::AmbiguousHead("CONNECT is not supported"));
+    }
     let (mut hosts, mut lengths, mut codings) = (0, 0, 0);
     let (mut has_list, mut is_chunked) = (false, true);
     for (name, value) in request.headers() {

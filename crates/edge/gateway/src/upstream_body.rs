@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
+use tokio::time::Instant;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::body_deadline;
@@ -99,11 +100,11 @@ pub(crate) struct Upload {
     pub(crate) arriving: Option<ArrivingBody>,
 }
 
-/// Whether the client's side of an upload failed. If so, the request to the worker fails too, and the worker must not
-/// be blamed.
+/// The client's side of an upload. If it failed, the request to the worker fails too, and the worker must not be blamed.
 #[derive(Debug, Default)]
 pub(crate) struct UploadStatus {
     failure: OnceLock<UploadFailure>,
+    arrived_at: OnceLock<Instant>,
 }
 
 /// Why the client's side of an upload failed.
@@ -117,6 +118,11 @@ pub(crate) enum UploadFailure {
 impl UploadStatus {
     pub(crate) fn failure(&self) -> Option<UploadFailure> {
         self.failure.get().copied()
+    }
+
+    /// When its last byte came. From then on the worker is waited for, not the client.
+    pub(crate) fn arrived_at(&self) -> Option<Instant> {
+        self.arrived_at.get().copied()
     }
 }
 
@@ -146,6 +152,7 @@ impl Upload {
         let frame = ready!(Pin::new(&mut *rest).poll_frame(cx));
         if frame.is_none() || rest.is_end_stream() {
             self.arriving = None;
+            self.status.arrived_at.get_or_init(Instant::now);
         }
         Poll::Ready(match frame {
             Some(Ok(frame)) => Some(self.checked(frame)),

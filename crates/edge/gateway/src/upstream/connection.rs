@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The request's task polls the socket. A dropped request thus closes its socket at once, which tells the worker that the
-//! client left, and an idle connection costs nothing. While the response is read, what is left of an upload is written.
+//! client left, and an idle connection has no task and few bytes. While the response is read, what is left of an upload is
+//! written: a client that does not read its response holds up its own upload.
 //!
 //! Three files hold the protocol: `request_writer` writes a request to the socket; `response_head` and `body_decoder` read a
 //! response from bytes, without one.
@@ -28,7 +29,7 @@ use super::response_head::{HeadReader, ResponseHead};
 
 /// Bytes that a read takes at first. Chunks of a stream are short.
 const READ_BYTES_MIN: usize = 8 << 10;
-/// Bytes that a read takes at most, after reads that were filled.
+/// Bytes that a read takes at most, after reads that filled what they could take.
 const READ_BYTES_MAX: usize = 256 << 10;
 /// A read with less room than this would split what has arrived.
 const ROOM_BYTES_MIN: usize = 2 << 10;
@@ -145,8 +146,11 @@ impl UpstreamConnection {
         let room = (self.received.capacity() - self.received.len()).min(self.read_bytes);
         let mut limited = (&mut self.received).limit(room);
         let count = ready!(pin!(self.stream.read_buf(&mut limited)).poll(cx))?;
-        if count == room {
+        // What is left of a buffer is filled also by little.
+        if count == self.read_bytes {
             self.read_bytes = (2 * self.read_bytes).min(READ_BYTES_MAX);
+        } else if count < room && count < self.read_bytes / 8 {
+            self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
         }
         Poll::Ready(Ok(count))
     }
@@ -176,6 +180,14 @@ impl UpstreamConnection {
         let is_done = self.body.is_over() && self.writer.is_done() && self.received.is_empty();
         is_done && self.keeps_open && self.is_alive()
     }
+
+    /// Frees what only a long request or response needed.
+    fn shrink(&mut self) {
+        self.writer.shrink();
+        if self.received.capacity() > READ_BYTES_MIN {
+            self.received = BytesMut::new();
+        }
+    }
 }
 
 impl UpstreamResponse {
@@ -196,7 +208,10 @@ impl UpstreamResponse {
 
     /// The connection, if the response was read to its end and the worker keeps the connection open.
     pub(crate) fn reclaim_connection(mut self) -> Option<Box<UpstreamConnection>> {
-        self.connection.can_be_reused().then_some(self.connection)
+        self.connection.can_be_reused().then(|| {
+            self.connection.shrink();
+            self.connection
+        })
     }
 }
 
@@ -409,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reads_grow_with_what_arrives() {
+    async fn reads_grow_with_what_arrives_and_idle_connections_keep_little() {
         let (connection, mut worker) = pair().await;
         let body = vec![b'x'; 8 << 20];
         let served = async {
@@ -426,10 +441,29 @@ mod tests {
                 let chunk = chunk.unwrap();
                 (length, longest) = (length + chunk.len(), longest.max(chunk.len()));
             }
-            (length, longest)
+            (length, longest, response.reclaim_connection().unwrap())
         };
-        let ((length, longest), ()) = tokio::join!(read, served);
+        let ((length, longest, idle), ()) = tokio::join!(read, served);
         assert_eq!(length, body.len());
         assert!(longest > READ_BYTES_MIN && longest <= READ_BYTES_MAX, "{longest}");
+        assert!(idle.received.capacity() <= READ_BYTES_MIN, "{}", idle.received.capacity());
+    }
+
+    #[tokio::test]
+    async fn reads_of_short_chunks_stay_short() {
+        let (connection, mut worker) = pair().await;
+        let (of_stream, of_worker) =
+            (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "x".repeat(2_900));
+        worker.write_all(of_stream).await.unwrap();
+        let (_, mut response) = connection.send(post(of("{}"))).await.unwrap();
+        // Each fills what some buffer has left.
+        for _ in 0..500 {
+            worker.write_all(format!("{:x}\r\n{of_worker}\r\n", of_worker.len()).as_bytes()).await.unwrap();
+            let mut left = of_worker.len();
+            while left > 0 {
+                left -= response.next_chunk().await.unwrap().unwrap().len();
+            }
+            assert_eq!(response.connection.read_bytes, READ_BYTES_MIN);
+        }
     }
 }

@@ -12,14 +12,14 @@ pub(crate) enum UpstreamError {
     #[error("cannot connect: {0}")]
     Connect(io::Error),
     /// This machine or process lacks file descriptors, ports or buffers. It says nothing about the worker.
-    #[error("cannot open a connection: {0}")]
+    #[error("this machine lacks resources for the connection: {0}")]
     OwnShortage(io::Error),
     #[error("connect timeout")]
     ConnectTimeout,
     #[error("the worker's response is not valid HTTP: {0}")]
     Http(#[from] BadResponse),
     #[error("connection to the worker failed: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     #[error("the worker closed the connection")]
     Closed,
     /// The worker ended a stream as if it were complete, in the middle of the answer.
@@ -58,10 +58,19 @@ pub(crate) enum BadResponse {
     HeadTooLong,
     #[error("invalid or contradictory Content-Length")]
     Length,
-    #[error("Transfer-Encoding in an HTTP/1.0 response")]
+    #[error("a Transfer-Encoding other than chunked, or one in an HTTP/1.0 response")]
     Encoding,
     #[error("malformed chunk")]
     Chunk,
+}
+
+impl From<io::Error> for UpstreamError {
+    fn from(error: io::Error) -> UpstreamError {
+        match is_own_shortage(&error) {
+            true => UpstreamError::OwnShortage(error),
+            false => UpstreamError::Io(error),
+        }
+    }
 }
 
 impl UpstreamError {

@@ -66,7 +66,6 @@ impl RequestWriter {
     /// Begins a request. Nothing is written yet.
     pub(super) fn begin(&mut self, request: UpstreamRequest<'_>) {
         self.head.clear();
-        self.head.shrink_to(KEPT_BYTES_MAX);
         (self.written, self.is_flushed, self.is_broken) = (0, false, false);
         self.pieces.clear();
         self.upload = None;
@@ -101,6 +100,13 @@ impl RequestWriter {
         };
         self.head.extend_from_slice(b"\r\n");
         self.upload = Some((upload, framing));
+    }
+
+    /// Frees what only a long head needed.
+    pub(super) fn shrink(&mut self) {
+        self.head.clear();
+        self.head.shrink_to(KEPT_BYTES_MAX);
+        self.written = 0;
     }
 
     /// Whether the whole request has been sent.

@@ -114,8 +114,9 @@ fn parse(bytes: Bytes, method: &Method) -> Result<ResponseHead, BadResponse> {
         headers.append(name, value.map_err(|_| BadResponse::Head)?);
     }
     let version = if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
-    let body = body_of(version, status, method, &headers)?;
-    let keeps_open = keeps_open(version, &headers) && status != StatusCode::SWITCHING_PROTOCOLS;
+    join_lengths(&mut headers)?;
+    let body = body_of(status, method, version, &headers)?;
+    let keeps_open = keeps_open(version, &headers) && !may_go_on(status, method, &headers);
     let mut head = Response::new(());
     if let Some(reason) = response.reason.filter(|reason| Some(*reason) != status.canonical_reason()) {
         // httparse accepts more bytes than may be sent on.
@@ -126,28 +127,53 @@ fn parse(bytes: Bytes, method: &Method) -> Result<ResponseHead, BadResponse> {
     Ok(ResponseHead { head, body, keeps_open })
 }
 
-/// How the body is delimited.
+/// How the body is delimited. No other transfer coding than chunks was asked for.
 fn body_of(
-    version: Version,
     status: StatusCode,
     method: &Method,
+    version: Version,
     headers: &HeaderMap,
 ) -> Result<BodyDecoder, BadResponse> {
-    let is_empty = status.is_informational()
-        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
-        || *method == Method::HEAD;
-    if is_empty {
+    if has_no_body(status, method) {
         return Ok(BodyDecoder::Over);
     }
-    if let Some(last) = headers.get_all(header::TRANSFER_ENCODING).iter().next_back() {
-        let last = last.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
-        return match last.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-            _ if version == Version::HTTP_10 => Err(BadResponse::Encoding),
-            true => Ok(BodyDecoder::Size),
-            false => Ok(BodyDecoder::UntilClose),
-        };
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(content_length(headers)?.map_or(BodyDecoder::UntilClose, BodyDecoder::of_length)),
+        (Some(only), None)
+            if version == Version::HTTP_11 && only.as_bytes().eq_ignore_ascii_case(b"chunked") =>
+        {
+            Ok(BodyDecoder::Size)
+        }
+        _ => Err(BadResponse::Encoding),
     }
-    Ok(content_length(headers)?.map_or(BodyDecoder::UntilClose, BodyDecoder::of_length))
+}
+
+/// Whether no body follows, whatever the head says.
+fn has_no_body(status: StatusCode, method: &Method) -> bool {
+    status.is_informational()
+        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        || *method == Method::HEAD
+}
+
+/// Whether bytes may follow that belong to no response: another protocol's, or a body where none may be.
+fn may_go_on(status: StatusCode, method: &Method, headers: &HeaderMap) -> bool {
+    let declares_body = || {
+        headers.contains_key(header::TRANSFER_ENCODING)
+            || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0")
+    };
+    status == StatusCode::SWITCHING_PROTOCOLS || (has_no_body(status, method) && declares_body())
+}
+
+/// Makes one header of several equal lengths. Clients may refuse a list.
+fn join_lengths(headers: &mut HeaderMap) -> Result<(), BadResponse> {
+    let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
+    let is_list =
+        values.next().is_some_and(|first| first.as_bytes().contains(&b',')) || values.next().is_some();
+    if is_list && let Some(length) = content_length(headers)? {
+        headers.insert(header::CONTENT_LENGTH, length.into());
+    }
+    Ok(())
 }
 
 /// The length that all `Content-Length` headers give.
@@ -242,14 +268,11 @@ mod tests {
             (Method::POST, "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked", Ok(BodyDecoder::Size)),
             (
                 Method::POST,
-                "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ntransfer-encoding: x, chunked",
-                Ok(BodyDecoder::Size),
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked",
+                Err(BadResponse::Encoding),
             ),
-            (
-                Method::POST,
-                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked, gzip",
-                Ok(BodyDecoder::UntilClose),
-            ),
+            (Method::POST, "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked", Err(BadResponse::Encoding)),
+            (Method::POST, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked,", Err(BadResponse::Encoding)),
             (
                 Method::POST,
                 "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked",
@@ -264,6 +287,31 @@ mod tests {
         ] {
             let found = read_for(method, &format!("{head}\r\n\r\n"));
             assert_eq!(found.map(|head| head.expect("it is whole").body), expected, "{head}");
+        }
+    }
+
+    #[test]
+    fn several_equal_lengths_become_one() {
+        for lengths in ["5, 5", "5\r\ncontent-length: 05", "5,5\r\ncontent-length: 5", "5"] {
+            let head =
+                read(&format!("HTTP/1.1 200 OK\r\ncontent-length: {lengths}\r\n\r\n")).unwrap().unwrap().head;
+            let lengths: Vec<_> = head.headers().get_all(header::CONTENT_LENGTH).iter().collect();
+            assert_eq!(lengths, ["5"]);
+        }
+    }
+
+    #[test]
+    fn a_connection_is_not_kept_where_a_body_may_follow_that_is_none() {
+        for (method, head, is_kept) in [
+            (Method::HEAD, "HTTP/1.1 200 OK\r\ncontent-length: 5", false),
+            (Method::HEAD, "HTTP/1.1 200 OK", true),
+            (Method::POST, "HTTP/1.1 204 No Content\r\ncontent-length: 4", false),
+            (Method::POST, "HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked", false),
+            (Method::POST, "HTTP/1.1 204 No Content\r\ncontent-length: 0", true),
+            (Method::GET, "HTTP/1.1 304 Not Modified\r\ncontent-length: 5", false),
+        ] {
+            let found = read_for(method, &format!("{head}\r\n\r\n")).unwrap().unwrap();
+            assert_eq!(found.keeps_open, is_kept, "{head}");
         }
     }
 

@@ -332,13 +332,13 @@ fn an_upload_that_the_client_breaks_off_is_not_the_workers_fault() {
     assert_eq!(gateway.workers()[0]["state"], "ready");
 }
 
-const CHUNKED_UPLOAD: &str = "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: t\r\ncontent-type: audio/wav\r\n\
+const CHUNKED_UPLOAD: &str = "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: audio/wav\r\n\
                               transfer-encoding: chunked\r\n\r\n";
 
 /// The bytes of an upload as the worker gets them, until its end or the connection's.
 fn upload(asked: &mut ReceivedRequest) -> String {
     assert_eq!((asked.header("transfer-encoding"), asked.header("content-length")), (Some("chunked"), None));
-    let mut bytes = Vec::new();
+    let mut bytes = std::mem::take(&mut asked.body);
     while !bytes.ends_with(b"0\r\n\r\n") {
         let mut part = [0; 1 << 10];
         match asked.stream.read(&mut part).unwrap_or(0) {

@@ -7,7 +7,7 @@
 
 Files are results of bench/sockets/run.py: mean and p99 time to first token of every policy, as bars. Every scenario (all that a row says
 beside policy and seed) has a panel. A bar is the mean over a policy's runs; a line across its end reaches from the lowest to the highest
-run. Colours follow the reader's light or dark scheme. Python's standard library only; figures are read, never typed in here.
+run. Where policies have other runs than each other, each name says its seeds and runs. Colours follow the reader's light or dark scheme. Python's standard library only; figures are read, never typed in here.
 """
 import argparse
 import json
@@ -97,6 +97,17 @@ def label(policy, all_policies):
     return f"{name}, presumed" if any(other.startswith(f"{policy}+") for other in all_policies) else name
 
 
+def labels(policies):
+    """The policies' names, with seeds and number of runs where these differ: their bars cannot be compared as well."""
+    runs = {policy: sorted(str(row.get("seed", "?")) for row in rows) for policy, rows in policies.items()}
+    if len({tuple(seeds) for seeds in runs.values()}) == 1:
+        return {policy: label(policy, policies) for policy in policies}
+    def told(seeds):
+        many = f", {len(seeds)} runs" if len(seeds) > len(set(seeds)) else ""
+        return f"seed{'s' if len(set(seeds)) > 1 else ''} {', '.join(sorted(set(seeds)))}{many}"
+    return {policy: f"{label(policy, policies)} ({told(seeds)})" for policy, seeds in runs.items()}
+
+
 def time(ms):
     return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.0f} ms"
 
@@ -116,7 +127,7 @@ def bar(x, y, width, longest, values, kind):
 
 def panel(top, key, policies, left):
     """A panel's shapes, and its height. Bars begin at `left`."""
-    shapes = [text(20, top + 14, panel_title(key, policies), "note")]
+    shapes, names = [text(20, top + 14, panel_title(key, policies), "note")], labels(policies)
     order = sorted(policies, key=lambda policy: statistics.mean(row["mean_ms"] for row in policies[policy]))
     width = (WIDTH - left - 20 - GAP) / 2 - VALUE
     first = top + 44
@@ -130,7 +141,7 @@ def panel(top, key, policies, left):
         shapes.append(f'<path d="M {x} {first - 4} V {first + len(order) * ROW - 4}" class="axis"/>')
     for index, policy in enumerate(order):
         kind = "ours-text" if policy.startswith("expected_ttft") else "name"
-        shapes.append(text(left - 10, first + index * ROW + BAR - 3, label(policy, policies), kind, anchor="end"))
+        shapes.append(text(left - 10, first + index * ROW + BAR - 3, names[policy], kind, anchor="end"))
     return shapes, 44 + len(order) * ROW + 16
 
 
@@ -141,7 +152,7 @@ def bars(o, files, out):
         sys.exit("no result fits")
     shapes, top = [text(20, 32, o.title, "title", 15), text(20, 51, o.subtitle, "note")], 66
     found = scenarios(rows)
-    left = 30 + LETTER * max(len(label(policy, policies)) for policies in found.values() for policy in policies)
+    left = 30 + LETTER * max(len(name) for policies in found.values() for name in labels(policies).values())
     for key, policies in found.items():
         drawn, height = panel(top, key, policies, left)
         shapes += drawn

@@ -22,8 +22,9 @@
 //! - *lacking* is the prefill of a prefix that the other workers hold and this one does not. The worker pays
 //!   it once; counting it would keep a new worker unused forever.
 //!
-//! Candidates within 2 % plus 2 ms of the lowest cost count as ties. A tied worker that holds most of a
-//! conversation wins; otherwise the worker that has been idle longest, which spreads cold prompts evenly.
+//! Candidates within 2 % plus 2 ms of the lowest cost count as ties. A tied worker that probably holds most of a
+//! conversation wins, its answers included; otherwise the worker that has been idle longest, which spreads cold
+//! prompts evenly.
 //! With several routers, each takes the tied worker at its own position in that order, because routers
 //! deciding at once would otherwise all take the same one. Load that peers assigned and this router has not
 //! received yet widens the tie among equally warm workers.
@@ -97,16 +98,16 @@ impl ExpectedTtft {
         let cold_limit_ms = self.limit_ms(least_ms, Micros::ZERO);
         let has_few_holders = has_few_holders(request.prompt_tokens, count as u64, overlap_sum, longest);
         let tied = (0..count).map(|index| (index, score(index))).filter(|(_, score)| {
-            score.cost_ms <= if score.overlap_tokens >= warmth { warm_limit_ms } else { cold_limit_ms }
+            score.cost_ms <= if score.held_tokens >= warmth { warm_limit_ms } else { cold_limit_ms }
         });
         // Without few holders all count as equally warm, and another pass would say nothing.
-        let holder_tokens = |score: Score| if has_few_holders { score.overlap_tokens } else { 0 };
+        let holder_tokens = |score: Score| if has_few_holders { score.held_tokens } else { 0 };
         let held = tied.clone().map(|(_, score)| holder_tokens(score));
         let most = if has_few_holders { held.max().unwrap_or(0) } else { 0 };
         let equals = tied.filter(|(_, score)| holder_tokens(*score) == most);
         let idle = equals.map(|(index, score)| (index, score.idle));
         let index = nth_preferred(request, idle).unwrap_or(0);
-        Choice { index, reason: reason(score(index).overlap_tokens, longest) }
+        Choice { index, reason: reason(score(index).held_tokens, longest) }
     }
 
     /// The highest cost that ties with the lowest.
@@ -125,8 +126,9 @@ impl Policy for ExpectedTtft {
 
     fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         self.choose_scored(request, candidates.len(), |index| {
-            let Candidate { estimate, overlap_tokens, .. } = &candidates[index];
-            Score { cost_ms: self.cost_ms(estimate), overlap_tokens: *overlap_tokens, idle: estimate.idle }
+            let Candidate { estimate, overlap_tokens, shortfall_tokens, .. } = &candidates[index];
+            let held_tokens = overlap_tokens.saturating_add(*shortfall_tokens);
+            Score { cost_ms: self.cost_ms(estimate), held_tokens, idle: estimate.idle }
         })
     }
 
@@ -140,21 +142,21 @@ impl Policy for ExpectedTtft {
 pub struct Score {
     /// [`ExpectedTtft::cost_ms`].
     pub cost_ms: f32,
-    /// Tokens from the start of the prompt that the worker's cache is believed to hold.
-    pub overlap_tokens: u32,
+    /// Tokens from the start of the prompt that the worker's cache probably holds.
+    pub held_tokens: u32,
     /// Time since the worker was last assigned a request.
     pub idle: Micros,
 }
 
 fn totals(scores: impl Iterator<Item = Score>) -> Totals {
     let none = Totals { least_ms: f32::INFINITY, warmth: 0, overlap_sum: 0, longest: 0 };
-    scores.fold(none, |so_far, Score { cost_ms, overlap_tokens, .. }| {
+    scores.fold(none, |so_far, Score { cost_ms, held_tokens, .. }| {
         let is_least = cost_ms < so_far.least_ms;
         Totals {
             least_ms: if is_least { cost_ms } else { so_far.least_ms },
-            warmth: if is_least { overlap_tokens } else { so_far.warmth },
-            overlap_sum: so_far.overlap_sum + u64::from(overlap_tokens),
-            longest: so_far.longest.max(overlap_tokens),
+            warmth: if is_least { held_tokens } else { so_far.warmth },
+            overlap_sum: so_far.overlap_sum + u64::from(held_tokens),
+            longest: so_far.longest.max(held_tokens),
         }
     })
 }
@@ -404,6 +406,10 @@ mod tests {
         };
         let home = [idle(0, 0, 90), idle(1, 640, 5), idle(2, 0, 50), idle(3, 0, 60)];
         assert_eq!(rule.choose(&thousand_tokens(1), &home).index, 1);
+        // A short message with a long answer after it: the view knows the message only.
+        let mut answered = [idle(0, 0, 90), idle(1, 64, 5), idle(2, 0, 50), idle(3, 0, 60)];
+        answered[1].shortfall_tokens = 460;
+        assert_eq!(rule.choose(&thousand_tokens(1), &answered).index, 1);
         for head in [
             [idle(0, 0, 90), idle(1, 640, 5), idle(2, 640, 50), idle(3, 640, 60)],
             [idle(0, 0, 90), idle(1, 64, 5), idle(2, 0, 50), idle(3, 0, 60)],
@@ -415,16 +421,16 @@ mod tests {
     /// The rule as the module's text says it.
     fn by_the_book(request: &PolicyRequest, scores: &[Score]) -> usize {
         let least = scores.iter().map(|score| score.cost_ms).fold(f32::INFINITY, f32::min);
-        let warmth = scores.iter().find(|score| score.cost_ms == least).unwrap().overlap_tokens;
-        let overlaps = || scores.iter().map(|score| score.overlap_tokens);
+        let warmth = scores.iter().find(|score| score.cost_ms == least).unwrap().held_tokens;
+        let overlaps = || scores.iter().map(|score| score.held_tokens);
         let (sum, longest) = (overlaps().map(u64::from).sum(), overlaps().max().unwrap());
         let few = has_few_holders(request.prompt_tokens, scores.len() as u64, sum, longest);
         let is_tied = |score: &Score| {
-            let is_warm = score.overlap_tokens >= warmth;
+            let is_warm = score.held_tokens >= warmth;
             let unpropagated = if is_warm { request.unpropagated_load } else { Micros::ZERO };
             score.cost_ms <= least * 1.02 + 2.0 + unpropagated.0 as f32 / 1e3
         };
-        let held = |index: &usize| if few { scores[*index].overlap_tokens } else { 0 };
+        let held = |index: &usize| if few { scores[*index].held_tokens } else { 0 };
         let tied: Vec<usize> = (0..scores.len()).filter(|&index| is_tied(&scores[index])).collect();
         let most = tied.iter().map(held).max().unwrap();
         let mut equals: Vec<usize> = tied.into_iter().filter(|index| held(index) == most).collect();
@@ -444,7 +450,7 @@ mod tests {
                 .into_iter()
                 .map(|(tenths, quarters, idle)| Score {
                     cost_ms: f32::from(tenths) / 10.0,
-                    overlap_tokens: quarters * 250,
+                    held_tokens: quarters * 250,
                     idle: Micros(idle),
                 })
                 .collect();

@@ -34,6 +34,8 @@ pub struct Candidate {
     pub overlap_tokens: u32,
     /// Tokens after the overlap that the worker holds in slower memory and must restore first.
     pub restorable_tokens: u32,
+    /// Tokens beyond the overlap that the worker's cache probably holds: answers are not known until a prompt repeats them.
+    pub shortfall_tokens: u32,
     /// Requests in flight on the worker.
     pub in_flight: u32,
     /// Prompt tokens booked on the worker whose prefill has not ended.
@@ -200,6 +202,7 @@ pub(crate) mod fixtures {
             identity: mix(u64::from(index) + 1),
             overlap_tokens: 0,
             restorable_tokens: 0,
+            shortfall_tokens: 0,
             in_flight,
             prefill_tokens: 0,
             decode_tokens: 0,

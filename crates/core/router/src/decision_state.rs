@@ -58,6 +58,7 @@ struct ScoredMember {
     place: u32,
     overlap_tokens: u32,
     restorable_tokens: u32,
+    shortfall_tokens: u32,
     estimate: Estimate,
 }
 
@@ -75,6 +76,7 @@ impl ScoredMember {
             identity,
             overlap_tokens: self.overlap_tokens,
             restorable_tokens: self.restorable_tokens,
+            shortfall_tokens: self.shortfall_tokens,
             estimate: self.estimate,
             in_flight: load.in_flight,
             prefill_tokens: load.prefill_tokens,
@@ -158,11 +160,18 @@ impl DecisionState {
             if cold.apply_to(load) && input.finds_nothing(load.worker) {
                 let estimate = cold.of(load);
                 anywhere_ms = lesser(anywhere_ms, estimate.own_ms());
-                scored.push(ScoredMember { place, overlap_tokens: 0, restorable_tokens: 0, estimate });
+                let (overlap_tokens, restorable_tokens, shortfall_tokens) = (0, 0, 0);
+                scored.push(ScoredMember {
+                    place,
+                    overlap_tokens,
+                    restorable_tokens,
+                    shortfall_tokens,
+                    estimate,
+                });
                 continue;
             }
             let (found, forecast) = (input.found(load.worker), fleet.forecast(load.worker, *now));
-            let PromptOverlap { overlap_tokens, restorable_tokens, .. } = found;
+            let PromptOverlap { overlap_tokens, restorable_tokens, shortfall_tokens, .. } = found;
             let other = (forecast.kind != kind).then(|| fleet.prefill_cost(forecast.kind));
             let cost = other.as_ref().unwrap_or(&cost);
             let wait_ms = place_wait_ms(fleet, load, &forecast, at);
@@ -171,7 +180,13 @@ impl DecisionState {
             overlap_sum += u64::from(overlap_tokens);
             longest = overlap_tokens.max(longest);
             anywhere_ms = lesser(anywhere_ms, estimate.own_ms());
-            scored.push(ScoredMember { place, overlap_tokens, restorable_tokens, estimate });
+            scored.push(ScoredMember {
+                place,
+                overlap_tokens,
+                restorable_tokens,
+                shortfall_tokens,
+                estimate,
+            });
         }
         if let Some(adapter) = *adapter {
             for ScoredMember { place, estimate, .. } in scored {
@@ -221,7 +236,7 @@ impl DecisionState {
         let (mut next_best, members) = (NextBest::default(), &self.members);
         self.scores.clear();
         self.scores.extend(self.scored.iter_mut().enumerate().map(|(index, scored)| {
-            let ScoredMember { place, overlap_tokens, estimate, .. } = scored;
+            let ScoredMember { place, overlap_tokens, shortfall_tokens, estimate, .. } = scored;
             estimate.anywhere_ms = anywhere_ms;
             // On this worker, and on one that has as much cached as any.
             estimate.followers = followers_per_ms * (2.0 * estimate.work_ms() - estimate.excess_ms());
@@ -231,7 +246,8 @@ impl DecisionState {
             }
             let cost_ms = ExpectedTtft::default().cost_ms(estimate);
             next_best.offer(index, cost_ms);
-            Score { cost_ms, overlap_tokens: *overlap_tokens, idle: estimate.idle }
+            let held_tokens = overlap_tokens.saturating_add(*shortfall_tokens);
+            Score { cost_ms, held_tokens, idle: estimate.idle }
         }));
         self.next_best = next_best;
     }

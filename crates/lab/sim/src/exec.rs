@@ -205,6 +205,7 @@ mod tests {
             identity: u64::MAX - 1,
             overlap_tokens: 640,
             restorable_tokens: 64,
+            shortfall_tokens: 0,
             in_flight: 2,
             prefill_tokens: 4_000,
             decode_tokens: 9_000,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use warmroute_fleet::{EnginePlaces, Models, PrefillFeatures, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_policy::{Candidate, Estimate, ExpectedTtft, Standard};
-use warmroute_types::{Address, Delivery, LoadReport};
+use warmroute_types::{Address, Delivery, LoadReport, Usage};
 
 use super::*;
 use crate::estimate::{self, EstimateTime};
@@ -89,6 +89,15 @@ fn happen(router: &Router<Standard>, decisions: &mut Vec<Decision>, step: Step, 
             let place = n % decisions.len();
             router.observe(&mut decisions[place], Outcome::FirstToken { at: now });
         }
+        // More cached than presumed: the answers before, too.
+        8 if !decisions.is_empty() => {
+            let place = n % decisions.len();
+            let cached = decisions[place].cached_tokens.unwrap_or(0) + amount % 300;
+            let usage =
+                Usage { prompt_tokens: amount.max(cached), output_tokens: 1, cached_tokens: Some(cached) };
+            let digests = digests(n, amount);
+            router.answered(&mut decisions[place], &request(&digests, amount), usage, now);
+        }
         _ => {
             let digests = digests(n, amount);
             let delivery = if amount.is_multiple_of(4) { Delivery::Whole } else { Delivery::Streamed };
@@ -140,6 +149,9 @@ proptest! {
             prop_assert!(workers.len() == awake || awake == 0);
             let estimates: Vec<Estimate> = candidates.iter().map(|candidate| candidate.estimate).collect();
             prop_assert_eq!(estimates, plain_estimates(&open, &workers));
+            let shortfall = |&worker: &WorkerId| open.input.overlap(worker).shortfall_tokens;
+            let shortfalls: Vec<u32> = workers.iter().map(shortfall).collect();
+            prop_assert_eq!(candidates.iter().map(|c| c.shortfall_tokens).collect::<Vec<_>>(), shortfalls);
             let loads = workers.iter().map(|&worker| router.fleet.load_view(worker));
             let in_flight: Vec<u32> = loads.map(|load| load.in_flight).collect();
             prop_assert_eq!(candidates.iter().map(|c| c.in_flight).collect::<Vec<_>>(), in_flight);

@@ -12,6 +12,7 @@ pub fn idle(index: u16) -> Candidate {
         identity: mix(u64::from(index) + 1),
         overlap_tokens: 0,
         restorable_tokens: 0,
+        shortfall_tokens: 0,
         in_flight: 0,
         prefill_tokens: 0,
         decode_tokens: 0,

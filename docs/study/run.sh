@@ -216,7 +216,8 @@ print agents expected_ttft/agents
 print ablation expected_ttft/ablation --data "$traces"
 small=conversation,synthetic,b2b,one-hot-prefix,burst
 axis="expected_ttft/grid --data $traces --seeds 3 --shares 0.8,1.1 --except codegen --axis"
-for one in presumed stale-1s; do print $one $axis $one; done
+print presumed expected_ttft/grid --data "$traces" --shares 0.8,1.1 --except codegen --axis presumed
+print stale-1s $axis stale-1s
 # What routers know is wrong: histories, resets, evictions and events late or untold, priors.
 some=expected_ttft,round_robin,least_loaded,session_affinity,cache_aware,sticky_least_loaded,product,llmd_weights,lbgr
 for one in reset resets evictions-unpublished late-events warm-presumed slow fast; do

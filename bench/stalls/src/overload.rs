@@ -176,7 +176,7 @@ impl Overload<'_> {
 
     fn next(&mut self) -> Option<usize> {
         let (inspect, models, load) = (self.router.inspect(), &self.models, self.load);
-        let usable = Usable { avoid: &[], within: None };
+        let usable = Usable::default();
         let has_room =
             |number: &usize| inspect.vacancy(Some(&models[load.model(*number)]), usable) == Vacancy::Free;
         self.admission.next(self.now, has_room)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use warmroute_types::Micros;
 
 use crate::admission_rate::AdmissionRate;
-use crate::queue::turns_before;
+use crate::queue::{DROPPED_AT_ONCE_MAX, turns_before};
 use crate::ttft_budget::retry_after_s;
 use crate::{AdmissionPosition, AdmissionQueue, AdmissionRequest, Class, DrainRate};
 
@@ -225,6 +225,11 @@ impl<T> Admission<T> {
     /// Whether a request waits and the limit of running requests has room for it.
     pub fn may_have_next(&self) -> bool {
         !self.queue.is_empty() && self.has_room()
+    }
+
+    /// Drops some of the requests that have waited too long. Returns whether that was all.
+    pub fn drop_late(&mut self, now: Micros) -> bool {
+        self.queue.drop_late(now, DROPPED_AT_ONCE_MAX)
     }
 
     /// Admits the next request for which there is room.

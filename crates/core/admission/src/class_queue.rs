@@ -172,10 +172,12 @@ impl<T> ClassQueue<T> {
         next.filter(|(due, _)| *due != NO_DUE).min()
     }
 
-    /// Drops expired requests and returns how many.
-    pub(crate) fn drop_late(&mut self, now: Micros) -> usize {
+    /// Drops expired requests, at most `max`, and returns how many.
+    pub(crate) fn drop_late(&mut self, now: Micros, max: usize) -> usize {
         let before = self.waiting.len();
-        while let Some(&(_, arrival)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
+        while before - self.waiting.len() < max
+            && let Some(&(_, arrival)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now)
+        {
             self.remove(arrival);
         }
         before - self.waiting.len()

@@ -18,6 +18,9 @@ use crate::position::{AdmissionPosition, NO_DUE};
 /// How often in a row a waiting class may be passed over for higher ones.
 pub const PASSED_MAX: u32 = 8;
 
+/// How many requests are dropped at once: whoever enters or ends meanwhile waits.
+pub(crate) const DROPPED_AT_ONCE_MAX: usize = 256;
+
 /// What the queue needs to know of a request to order it.
 #[derive(Clone, Copy, Debug)]
 pub struct AdmissionRequest {
@@ -125,9 +128,7 @@ impl<T> AdmissionQueue<T> {
 
     /// The same, with the request's route.
     pub fn pop_with_route(&mut self, now: Micros, mut has_room: impl FnMut(&T) -> bool) -> Option<(T, u64)> {
-        for line in &mut self.lines {
-            self.len -= line.drop_late(now);
-        }
+        self.drop_late(now, usize::MAX);
         let mut rooms = BTreeMap::new();
         self.lines.iter().for_each(|line| line.ask_for_room(&mut has_room, &mut rooms));
         let fits = Class::ALL.map(|class| self.lines[class as usize].fits(&rooms));
@@ -140,6 +141,16 @@ impl<T> AdmissionQueue<T> {
         let admitted = line.admit(&rooms)?;
         self.len -= 1;
         Some(admitted)
+    }
+
+    /// Drops expired requests, at most `max`. Returns whether that was all.
+    pub fn drop_late(&mut self, now: Micros, max: usize) -> bool {
+        let mut left = max;
+        for line in &mut self.lines {
+            let dropped = line.drop_late(now, left);
+            (self.len, left) = (self.len - dropped, left - dropped);
+        }
+        left > 0
     }
 
     /// Corrects the charge of a request once its cost is known.
@@ -162,7 +173,8 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Drops requests of a route, or of all, that cannot be admitted when they are due if one is admitted in each
-    /// `interval`: of each class those in the last slots, the lowest class first. Returns how many.
+    /// `interval`: of each class those in the last slots, the lowest class first. Returns how many. Many are dropped by and
+    /// by, as other requests come.
     pub fn shed_hopeless(&mut self, route: Option<u64>, interval: Micros, now: Micros) -> usize {
         let before = self.len;
         for class in Class::ALL.into_iter().rev() {
@@ -173,7 +185,9 @@ impl<T> AdmissionQueue<T> {
                 let ahead = above + line.ahead_of(tenant, order, route, turns);
                 (ahead >= turns).then_some(order.1)
             };
-            while let Some(arrival) = hopeless(&self.lines[class as usize]) {
+            while before - self.len < DROPPED_AT_ONCE_MAX
+                && let Some(arrival) = hopeless(&self.lines[class as usize])
+            {
                 self.len -= usize::from(self.lines[class as usize].remove(arrival).is_some());
             }
         }

@@ -6,8 +6,8 @@
 //!
 //! Presumptions never wait for the lock: the thread that holds it applies them (`pending.rs`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use warmroute_types::Micros;
 
@@ -53,7 +53,11 @@ pub struct Index {
     digester: Digester,
     table_hash: TableHash,
     writer: WriterLock,
+    long_work: OnceLock<LongWork>,
 }
+
+/// Runs work of milliseconds.
+pub type LongWork = fn(&mut dyn FnMut());
 
 impl Index {
     /// An empty index. Limits that [`Config::validate`] rejects are applied as far as possible.
@@ -69,6 +73,30 @@ impl Index {
             table_hash,
             writer: WriterLock::new(writer),
             children,
+            long_work: OnceLock::new(),
+        }
+    }
+
+    /// Has work of milliseconds, such as clearing a large cache, done by `run`: a thread that serves sockets hands its other
+    /// tasks over first. Only the first call counts.
+    pub fn run_long_work_with(&self, run: LongWork) {
+        self.long_work.get_or_init(|| run);
+    }
+
+    /// Does all of an operation, piece by piece. Others that wait for the lock go first between its pieces.
+    fn finish(&self, mut writer: WriterGuard<'_>, mut piece: impl FnMut(&mut WriterGuard<'_>) -> Work) {
+        if piece(&mut writer) == Work::Done {
+            return;
+        }
+        let mut rest = || {
+            writer.pass_on();
+            while piece(&mut writer) == Work::Left {
+                writer.pass_on();
+            }
+        };
+        match self.long_work.get() {
+            Some(run) => run(&mut rest),
+            None => rest(),
         }
     }
 
@@ -231,21 +259,17 @@ impl Index {
     /// Removes everything that one holder holds, reported and presumed. Its capacity stays.
     pub fn clear(&self, holder: HolderId) {
         let Some(position) = self.holder_bits.find(holder) else { return };
-        let mut writer = self.writer.lock();
+        let writer = self.writer.lock();
         let horizon = writer.presumed.horizon();
-        while writer.clear_some(position, horizon) == Work::Left {
-            writer.pass_on();
-        }
+        self.finish(writer, |writer| writer.clear_some(position, horizon));
     }
 
     /// Removes what one holder is presumed to hold, and keeps what it reported.
     pub fn clear_presumed(&self, holder: HolderId) {
         let Some(position) = self.holder_bits.find(holder) else { return };
-        let mut writer = self.writer.lock();
+        let writer = self.writer.lock();
         let horizon = writer.presumed.horizon();
-        while writer.clear_presumed_some(position, horizon) == Work::Left {
-            writer.pass_on();
-        }
+        self.finish(writer, |writer| writer.clear_presumed_some(position, horizon));
     }
 
     /// Presumes that a holder will hold a prompt that is being sent to it. Lookups see it at once. A presumption
@@ -308,9 +332,7 @@ impl Index {
         let mut writer = self.writer.lock();
         let position = self.assign_position(holder)?;
         writer.presumed.set_capacity(position, tokens);
-        while writer.fit(position) == Work::Left {
-            writer.pass_on();
-        }
+        self.finish(writer, |writer| writer.fit(position));
         Ok(())
     }
 
@@ -432,10 +454,7 @@ impl Index {
 
     /// Evicts expired presumed spans and frees retired memory. Call it periodically.
     pub fn expire(&self, now: Micros) {
-        let mut writer = self.writer.lock();
-        while writer.expire(now) == Work::Left {
-            writer.pass_on();
-        }
+        self.finish(self.writer.lock(), |writer| writer.expire(now));
     }
 
     /// Bytes in use.

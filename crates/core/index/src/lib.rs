@@ -79,7 +79,7 @@ pub use config::{Config, IndexError};
 pub use digest::{Digester, Hash};
 pub use holder_bits::HOLDERS_MAX;
 pub use holder_id::HolderId;
-pub use index::{Index, PendingRestore, Presumption};
+pub use index::{Index, LongWork, PendingRestore, Presumption};
 pub use operation::{Parent, Prompt, Removed, Stored};
 pub use overlap::{MatchEnd, Overlap, Overlaps};
 pub use prefix_heads::PrefixHead;

@@ -216,3 +216,33 @@ fn assert_whole(out: &Overlaps, number: u64) {
         assert!([0, 1, 2, 8_000, 8_001, 8_002, 12_000].contains(&overlap.holder.0));
     }
 }
+
+/// How often a long operation ran in the function that was given for them.
+static LONG_WORK: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn only_an_operation_of_many_pieces_runs_as_long_work() {
+    let index = Index::new(&Config::default());
+    index.run_long_work_with(|work| {
+        LONG_WORK.fetch_add(1, Ordering::Relaxed);
+        work();
+    });
+    let key = root("a", Source::Reported);
+    // Each chain of its own has a node of its own.
+    let store = |worker, chains: u64| {
+        for digest in 0..chains {
+            index.store(HolderId(worker), Parent::Root(key), &[named(digest + 1, digest)]).unwrap();
+        }
+    };
+    store(0, 3);
+    store(1, 300);
+    index.clear(HolderId(0));
+    assert_eq!(LONG_WORK.load(Ordering::Relaxed), 0);
+    index.clear(HolderId(1));
+    assert_eq!(LONG_WORK.load(Ordering::Relaxed), 1);
+    let mut out = Overlaps::new();
+    index.lookup(key, Prompt::Chunks(&[299]), &mut out);
+    assert!(out.as_slice().is_empty(), "all is cleared");
+    index.clear(HolderId(1));
+    assert_eq!(LONG_WORK.load(Ordering::Relaxed), 1, "nothing is left to do");
+}

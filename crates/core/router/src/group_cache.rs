@@ -4,13 +4,12 @@
 //! blocks are kept by name, with the groups that hold each. The full attention's events tell which boundary of a prompt
 //! a name stands for; a lookup's trail asks by boundary. A name whose boundary is not known counts as absent.
 
-use std::collections::HashMap;
-
 use warmroute_feed::GROUPS_MAX;
 use warmroute_index::{Boundary, BoundaryKey, NamedSpan, Reach, TableHash, Trail, TrailPlace};
 use warmroute_types::{Attention, Group};
 
 use crate::group_rule::{GroupRule, alignment_of, longest_common};
+use crate::split_map::SplitMap;
 
 /// Names of one boundary. Engines have one or two; a boundary with more holds nothing, so that a decision looks at few.
 const ALIASES_MAX: usize = 8;
@@ -21,8 +20,6 @@ const NAMES_MAX: usize = 1 << 22;
 /// Most counts of blocks that a group stored more than once. Further ones are not counted, so that such a block is gone
 /// with its first removal: too little is promised, not too much.
 const EXTRA_COUNTS_MAX: usize = if cfg!(test) { 100 } else { 1 << 20 };
-
-type NumberMap<K, V> = HashMap<K, V, TableHash>;
 
 /// A block of one or several groups.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,12 +45,12 @@ pub(crate) struct GroupCache {
     followed: u16,
     rules: Vec<GroupRule>,
     alignment: u32,
-    blocks: NumberMap<u64, NamedBlock>,
-    by_key: NumberMap<u64, BoundaryBlock>,
+    blocks: SplitMap<u64, NamedBlock>,
+    by_key: SplitMap<u64, BoundaryBlock>,
     /// Further names of a boundary: other tokens with the same text. It is not known which of them a prompt has.
-    aliases: NumberMap<u64, Vec<u64>>,
+    aliases: SplitMap<u64, Vec<u64>>,
     /// How often more than once a group has stored a name.
-    extra_counts: NumberMap<(u64, u16), u32>,
+    extra_counts: SplitMap<(u64, u16), u32>,
 }
 
 impl GroupCache {
@@ -64,19 +61,19 @@ impl GroupCache {
             followed,
             rules: Vec::new(),
             alignment: 1,
-            blocks: HashMap::with_hasher(hash),
-            by_key: HashMap::with_hasher(hash),
-            aliases: HashMap::with_hasher(hash),
-            extra_counts: HashMap::with_hasher(hash),
+            blocks: SplitMap::new(hash),
+            by_key: SplitMap::new(hash),
+            aliases: SplitMap::new(hash),
+            extra_counts: SplitMap::new(hash),
         }
     }
 
-    /// Forgets all blocks; the groups stay.
-    pub fn clear(&mut self) {
-        self.blocks.clear();
-        self.by_key.clear();
-        self.aliases.clear();
-        self.extra_counts.clear();
+    /// Takes all blocks out; the groups stay. Decisions wait while this is locked, so the caller drops them later.
+    pub fn take(&mut self) -> GroupCache {
+        let GroupCache { followed, alignment, .. } = *self;
+        let (groups, rules) = (self.groups.clone(), self.rules.clone());
+        let empty = GroupCache { groups, rules, alignment, ..GroupCache::new(followed, self.blocks.hash()) };
+        std::mem::replace(self, empty)
     }
 
     /// Stores a chain of the followed group after a block, or after the root of its namespace.
@@ -200,7 +197,7 @@ impl GroupCache {
         if self.blocks.len() >= NAMES_MAX && !self.blocks.contains_key(&name) {
             return;
         }
-        let block = self.blocks.entry(name).or_default();
+        let block = self.blocks.or_default(name);
         if block.groups & bit != 0 {
             return self.count_extra(name, group);
         }
@@ -240,7 +237,7 @@ impl GroupCache {
         former.into_iter().for_each(|former| self.unplace(name, former));
         match self.by_key.get(&key.to_bits()) {
             Some(_) => {
-                let others = self.aliases.entry(key.to_bits()).or_default();
+                let others = self.aliases.or_default(key.to_bits());
                 if others.len() < ALIASES_MAX {
                     others.push(name);
                 }

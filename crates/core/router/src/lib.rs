@@ -59,6 +59,7 @@ mod saved_state;
 mod scratch;
 mod sharing;
 mod speculation;
+mod split_map;
 mod stored_responses;
 mod token_rate;
 mod trust;

@@ -80,7 +80,8 @@ impl Reported {
     /// tokens.
     pub fn check_prompt_reported(&self, index: &Index, worker: WorkerId, text: PromptText<'_>, now: Micros) {
         let Some(source) = self.sources.read().get(&worker).cloned() else { return };
-        let mut source = source.lock();
+        // Requests do not wait for events. The next answer checks.
+        let Some(mut source) = source.try_lock() else { return };
         let stored = source.counted.stored + source.counted.parked;
         match &source.awaited {
             Some(awaited) if !awaited.is_due(now) => return,
@@ -96,9 +97,8 @@ impl Reported {
 
     /// Records the feed's counters.
     pub fn note(&self, worker: WorkerId, counters: Counters) {
-        if let Some(source) = self.sources.read().get(&worker) {
-            source.lock().stream = Some(counters);
-        }
+        let source = self.sources.read().get(&worker).cloned();
+        source.iter().for_each(|source| source.lock().stream = Some(counters));
     }
 
     /// Ingests events; returns the block size if they contain it. Ignores workers without a matching.
@@ -122,8 +122,9 @@ impl Reported {
                 }
                 CacheEvent::Removed(blocks) => WorkerIngest::remove(&mut source, index, worker, blocks),
                 CacheEvent::Cleared => {
-                    forget(index, worker);
-                    source.groups.iter().for_each(|groups| groups.write().clear());
+                    MutexGuard::unlocked(&mut source, || forget(index, worker));
+                    let groups = source.groups.as_ref().map(|groups| groups.write().take());
+                    drop(groups);
                     source.media = SeenMedia::default();
                 }
             }
@@ -136,7 +137,8 @@ impl Reported {
     /// stay in use, because the other engines of the family have them.
     pub fn emptied(&self, worker: WorkerId) {
         self.groups.close(worker);
-        if let Some(source) = self.sources.read().get(&worker) {
+        let source = self.sources.read().get(&worker).cloned();
+        if let Some(source) = source {
             let mut source = source.lock();
             (source.block_tokens, source.followed, source.groups) = (None, None, None);
             source.media = SeenMedia::default();

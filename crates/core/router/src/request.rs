@@ -25,8 +25,7 @@ pub struct Request<'a> {
     pub avoid: &'a [WorkerId],
     /// The group of workers that may take the request; `None`: all workers.
     pub within: Option<&'a WorkerGroup>,
-    /// The worker that stores what the request continues. It takes the request even while it drains; the others are in
-    /// `avoid`.
+    /// The worker that stores what the request continues. Only it can take the request, and does even while it drains.
     pub stored_at: Option<WorkerId>,
     /// Exact overlap by worker index, where the caller knows it (the lab does).
     pub known_tokens: Option<&'a [u32]>,
@@ -43,13 +42,15 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// The workers that the request may use.
     pub fn usable(&self) -> Usable<'a> {
-        Usable { avoid: self.avoid, within: self.within }
+        Usable { stored_at: self.stored_at, avoid: self.avoid, within: self.within }
     }
 }
 
 /// Which workers a request may use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usable<'a> {
+    /// Only this one; `None`: any.
+    pub stored_at: Option<WorkerId>,
     /// These not.
     pub avoid: &'a [WorkerId],
     /// Only those of this group; `None`: all.
@@ -59,7 +60,9 @@ pub struct Usable<'a> {
 impl Usable<'_> {
     #[inline]
     pub(crate) fn includes(self, worker: WorkerId) -> bool {
-        allows(self.within, worker) && (self.avoid.is_empty() || !self.avoid.contains(&worker))
+        self.stored_at.is_none_or(|only| only == worker)
+            && allows(self.within, worker)
+            && (self.avoid.is_empty() || !self.avoid.contains(&worker))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{AnswerProgress, Fleet, HealthConfig};
-use warmroute_index::Index;
+use warmroute_index::{Index, LongWork};
 use warmroute_policy::Policy;
 use warmroute_types::{AT_LEAST_1, BadSetting, MAX_WORKERS, Micros, check_settings};
 #[cfg(test)]
@@ -71,6 +71,8 @@ pub struct Router<P> {
     fleet: Arc<Fleet>,
     index: Arc<Index>,
     policies: RwLock<Policies<P>>,
+    /// Read with `read_recursive`: some read it while they hold `pools`, and some take `pools` while they hold it, so nobody
+    /// may wait behind a writer that waits for either.
     model_rules: RwLock<ModelRuleTable<P>>,
     config: Config,
     /// Concurrency limit of a worker, in requests; 0: no limit.
@@ -132,6 +134,11 @@ impl<P: Policy> Router<P> {
         }
     }
 
+    /// Has work of milliseconds, such as clearing a large cache, done by `run`: see [`Index::run_long_work_with`].
+    pub fn run_long_work_with(&self, run: LongWork) {
+        self.index.run_long_work_with(run);
+    }
+
     /// Chooses a worker and books the request there. `random` is fresh for every call; `scratch` is kept by the caller.
     pub fn route(
         &self,
@@ -143,7 +150,7 @@ impl<P: Policy> Router<P> {
         let (pools, policies) = (self.pools.read(), self.policies.read());
         let (pool, context) =
             (pools.serving(request.model, request.within)?, self.context(request.model, now, random));
-        let rules = self.model_rules.read();
+        let rules = self.model_rules.read_recursive();
         request.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &pool.tokens));
         // Allocated outside the section: other decisions wait while it is held.
         let kept = if scratch.kept == KeptCandidates::All { pool.len() } else { 0 };
@@ -217,7 +224,6 @@ impl<P: Policy> Router<P> {
 
     /// Concurrency limit of a worker for requests of this model.
     fn in_flight_max_of(&self, model: Option<&str>) -> u32 {
-        // A decision may hold the lock already. A plain read would wait behind a writer that waits for the decision.
         let rules = self.model_rules.read_recursive();
         let own = rules_of(&rules, model).and_then(|rules| rules.in_flight_max);
         match own.unwrap_or_else(|| self.in_flight_max.load(Relaxed)) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
 use warmroute_admission::{Admission, AdmissionRequest, Class};
@@ -75,9 +75,11 @@ impl Drop for WorkerWait<'_> {
 /// A waiting request.
 pub(crate) struct Waiter {
     pub model: Option<String>,
+    /// The worker that stores what the request continues: it can use no other.
+    pub stored_at: Option<WorkerId>,
     /// Workers that the request cannot use, even if they have room.
     pub avoid: Vec<WorkerId>,
-    /// The number of joins when `avoid` was made. After a later one an id may be another worker's.
+    /// The number of joins when these ids were noted. After a later one an id may be another worker's.
     pub joins: u64,
     /// The group of workers to which it is limited.
     pub within: Option<Arc<WorkerGroup>>,
@@ -85,11 +87,12 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// The workers that the request may use, after this number of joins. A list from before a join is not used: the
-    /// request is woken and makes a new one.
+    /// The workers that the request may use, after this number of joins. Ids from before a join are not used: the
+    /// request is woken and asks again.
     pub(crate) fn usable(&self, joins: u64) -> Usable<'_> {
-        let avoid = if joins == self.joins { &self.avoid[..] } else { &[] };
-        Usable { avoid, within: self.within.as_deref() }
+        let usable = Usable { within: self.within.as_deref(), ..Usable::default() };
+        let is_current = joins == self.joins;
+        if is_current { Usable { stored_at: self.stored_at, avoid: &self.avoid, ..usable } } else { usable }
     }
 }
 
@@ -198,15 +201,18 @@ impl AdmissionGate {
         })
     }
 
-    /// The route of a request for this model that cannot use some workers, whose ids are those after this number of joins.
+    /// The route of a request for this model that can use only some workers, whose ids are those after this number of joins.
     pub(crate) fn route(&self, model: Option<&str>, usable: Usable<'_>, joins: u64) -> u64 {
         let model = model.map_or(0, |model| self.seeded_hash(model.as_bytes()));
         let group =
             usable.within.map_or(model, |group| xxh3_64_with_seed(&group.number().to_le_bytes(), model));
         let also = |route: u64, worker: &WorkerId| xxh3_64_with_seed(&worker.0.to_le_bytes(), route);
-        let start =
-            if usable.avoid.is_empty() { group } else { xxh3_64_with_seed(&joins.to_le_bytes(), group) };
-        usable.avoid.iter().fold(start, also)
+        if usable.avoid.is_empty() && usable.stored_at.is_none() {
+            return group;
+        }
+        let start = xxh3_64_with_seed(&joins.to_le_bytes(), group);
+        let only = usable.stored_at.map_or(start, |worker| also(!start, &worker));
+        usable.avoid.iter().fold(only, also)
     }
 
     /// Hashes a name that a client may have chosen.
@@ -227,7 +233,12 @@ impl AdmissionGate {
             if !admission.may_have_next() {
                 return false;
             }
-            let Some(waiter) = admission.next(self.clock.now(), has_room) else { return false };
+            let now = self.clock.now();
+            // Each of them wakes its request. Others that enter or end go first after some of them.
+            while !admission.drop_late(now) {
+                MutexGuard::bump(&mut admission);
+            }
+            let Some(waiter) = admission.next(now, has_room) else { return false };
             drop(admission);
             if waiter.wake.send(()).is_ok() {
                 return true;

@@ -149,13 +149,12 @@ impl Dispatch {
         let parsed = Arc::get_mut(&mut intake.request).ok_or(GatewayError::NotReady)?;
         stored_objects::settle(parsed, &gateway.gate, &parts.method, parts.uri.path(), tenant).await?;
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
-        let avoid = routing::all_but_stored(&gateway.router, &intake.request);
         let queue = log.begin_queue();
         let ttft_budget = permit::ttft_budget(&gateway.gate, &config.admission, &parts.headers, tenant)?;
         let (admission, request_headers) = (&config.admission, &parts.headers);
         let entry = Entry { early, budget: ttft_budget };
         let permit =
-            permit::admit(&gateway.gate, admission, request_headers, tenant, &intake.request, entry, &avoid)
+            permit::admit(&gateway.gate, admission, request_headers, tenant, &intake.request, entry, &[])
                 .await;
         let permit = queue.end(permit).map_err(|refusal| intake.request.stored.explain(refusal))?;
         if let (RequestBody::Buffered(body), Some(source)) =
@@ -378,12 +377,12 @@ impl Dispatch {
         Ok(decision)
     }
 
-    /// Workers that failed; if the request needs one worker, also all other workers.
+    /// Workers that failed; if the client requests one worker, also all other workers.
     fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
-        let mut excluded = routing::all_but_stored(&self.forwarding.router, &self.intake.request);
-        if let Some(requested_worker) = &self.requested_worker {
-            excluded.extend(routing::all_but(&self.forwarding.router, requested_worker)?);
-        }
+        let mut excluded = match &self.requested_worker {
+            Some(requested) => routing::all_but(&self.forwarding.router, requested)?,
+            None => Vec::new(),
+        };
         excluded.extend_from_slice(&self.failed_workers);
         Ok(excluded)
     }

@@ -200,7 +200,7 @@ impl ParsedRequest {
 
     /// The workers that the request may use, without some.
     pub(crate) fn usable<'a>(&'a self, avoid: &'a [WorkerId]) -> Usable<'a> {
-        Usable { avoid, within: self.within.as_deref() }
+        Usable { stored_at: self.stored.worker, avoid, within: self.within.as_deref() }
     }
 
     /// The request as the router takes it.

@@ -196,7 +196,8 @@ async fn enter_or_queue(
     }
     let (wake, woken) = oneshot::channel();
     let (model_name, within) = (request.model.clone(), request.within.clone());
-    let waiter = Waiter { model: model_name, avoid: avoid.to_vec(), joins, within, wake };
+    let (stored_at, avoid_now) = (usable.stored_at, avoid.to_vec());
+    let waiter = Waiter { model: model_name, stored_at, avoid: avoid_now, joins, within, wake };
     let (place, wait) = {
         let mut admission = gate.admission.lock();
         if admission.waiting_of(ask.tenant) >= shares.of_queue(config.waiting_max) {
@@ -322,7 +323,8 @@ impl Permit {
         let _counted = awaits_worker.then(|| gate.await_worker(model));
         let (wake, woken) = oneshot::channel();
         let (model_name, within) = (request.model.clone(), request.within.clone());
-        let waiter = Waiter { model: model_name, avoid: avoid.clone(), joins, within, wake };
+        let stored_at = usable.stored_at;
+        let waiter = Waiter { model: model_name, stored_at, avoid: avoid.clone(), joins, within, wake };
         gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
         // The request no longer counts as running, so a worker may have room for it or for another one.
         gate.admit_next();

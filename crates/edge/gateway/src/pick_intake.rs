@@ -315,7 +315,7 @@ impl PickIntake {
         let (method, gate) = (&self.head.method, &self.gateway.gate);
         stored_objects::settle(&mut request, gate, method, path, tenant.as_deref()).await?;
         let request = Arc::new(request);
-        let avoid = self.excluded_workers(&request)?;
+        let avoid = self.excluded_workers()?;
         let (gateway, headers) = (&self.gateway, &self.head.headers);
         let admission = &self.config.admission;
         let budget = permit::ttft_budget(&gateway.gate, admission, headers, tenant.as_deref())?;
@@ -382,7 +382,7 @@ impl PickIntake {
         let (mut without_address, mut has_waited) = (Vec::new(), false);
         loop {
             // Workers join and leave while the request waits, and ids are used again.
-            let mut avoid = self.excluded_workers(request)?;
+            let mut avoid = self.excluded_workers()?;
             avoid.extend_from_slice(&without_address);
             let decision =
                 match (routing::route(&self.gateway.forwarding, request, &avoid, request_id), &mut *permit) {
@@ -426,13 +426,12 @@ impl PickIntake {
         }
     }
 
-    /// Workers that the proxy does not allow, that the client does not request, or that do not store what the request
-    /// continues. An error if the proxy allows no address at all: no worker that joins would change that.
-    fn excluded_workers(&self, request: &ParsedRequest) -> Result<Vec<WorkerId>, GatewayError> {
-        let mut excluded = routing::all_but_stored(&self.gateway.router, request);
-        if let Some(requested) = headers::requested_worker(&self.head.headers, self.config.worker_choice) {
-            excluded.extend(routing::all_but(&self.gateway.router, &requested)?);
-        }
+    /// Workers that the proxy does not allow or that the client does not request. An error if the proxy allows no address at all: no worker that joins would change that.
+    fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
+        let mut excluded = match headers::requested_worker(&self.head.headers, self.config.worker_choice) {
+            Some(requested) => routing::all_but(&self.gateway.router, &requested)?,
+            None => Vec::new(),
+        };
         let Some(allowed) = &self.head.allowed else { return Ok(excluded) };
         let (allowed, upstreams) = (AllowedAddresses::parse(allowed), &self.gateway.forwarding.upstreams);
         if allowed.is_empty() {

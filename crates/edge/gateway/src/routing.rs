@@ -71,13 +71,6 @@ fn as_micros(ms: f32) -> Micros {
     Micros((f64::from(ms.max(0.0)) * 1e3) as u64)
 }
 
-/// All workers except the one that stores what the request continues. None, if any worker will do.
-pub(crate) fn all_but_stored(router: &Router<Standard>, request: &ParsedRequest) -> Vec<WorkerId> {
-    let Some(stored_at) = request.stored.worker else { return Vec::new() };
-    let workers = router.inspect().workers();
-    workers.iter().map(|view| view.worker.id).filter(|id| *id != stored_at).collect()
-}
-
 /// All workers except the one with this label, which a client requests.
 pub(crate) fn all_but(router: &Router<Standard>, requested: &str) -> Result<Vec<WorkerId>, GatewayError> {
     let workers = router.inspect().workers();

@@ -30,7 +30,7 @@ use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Change, Router};
 use warmroute_share::LeaveHandle;
 use warmroute_types::{Address, WorkerState};
-use warmroute_wire::Acceptor;
+use warmroute_wire::{Acceptor, long_work};
 
 use crate::control::{ConfigReader, Control, InForce};
 use crate::file_limit::connections_within_limit;
@@ -129,6 +129,7 @@ impl<C: ConfigReader> Service<C> {
         plan.gateway.connections_max = connections_within_limit(plan.gateway.connections_max);
         let saved = read_saved_state(&mut plan);
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
+        router.run_long_work_with(|work| long_work(work));
         router.set_model_rules(plan.model_rules);
         let records = Records {
             trace: Recorder::start(plan.record).context("record")?,

@@ -7,6 +7,7 @@
 mod acceptor;
 mod dialer;
 mod http_client;
+mod long_work;
 mod own_shortage;
 mod pem;
 mod percent;
@@ -19,6 +20,7 @@ mod target;
 pub use acceptor::Acceptor;
 pub use dialer::Dialer;
 pub use http_client::{HttpClient, HttpClientError};
+pub use long_work::long_work;
 pub use own_shortage::is_own_shortage;
 pub use pem::{BadTls, PemTexts, TlsFiles};
 pub use percent::{percent_decoded, percent_decoded_bytes};

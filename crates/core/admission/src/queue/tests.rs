@@ -260,3 +260,30 @@ proptest! {
         prop_assert!(was_let_in);
     }
 }
+
+#[test]
+fn many_requests_that_expire_together_are_dropped_some_at_a_time() {
+    let mut queue = AdmissionQueue::new(1_000);
+    let push = |queue: &mut AdmissionQueue<u32>, class, deadline| {
+        _ = queue.push(AdmissionRequest { class, ..request(1, 1) }, deadline, 0).unwrap();
+    };
+    (0..300).for_each(|_| push(&mut queue, Class::Normal, Micros(10)));
+    (0..300).for_each(|_| push(&mut queue, Class::Low, Micros(10)));
+    push(&mut queue, Class::Normal, NEVER);
+    assert!(queue.drop_late(Micros(9), 256), "none has expired");
+    let drop_some = |queue: &mut AdmissionQueue<u32>| (queue.drop_late(Micros(10), 256), queue.len());
+    let dropped: Vec<(bool, usize)> = (0..3).map(|_| drop_some(&mut queue)).collect();
+    assert_eq!(dropped, [(false, 345), (false, 89), (true, 1)]);
+    (0..300).for_each(|_| push(&mut queue, Class::Normal, Micros(20)));
+    assert_eq!(queue.pop(Micros(20), |_| true), Some(0), "an expired request is never admitted");
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn many_hopeless_requests_are_dropped_as_others_come() {
+    let mut queue = AdmissionQueue::new(1_000);
+    let due = |due| AdmissionRequest { due: Some(Micros(due)), ..request(1, 1) };
+    (0..600).for_each(|_| _ = queue.push(due(100), NEVER, ()).unwrap());
+    let shed: Vec<usize> = (0..4).map(|_| queue.shed_hopeless(None, Micros(10), Micros::ZERO)).collect();
+    assert_eq!((shed, queue.len()), (vec![256, 256, 78, 0], 10));
+}

@@ -60,7 +60,7 @@ impl<'a, P: Policy> Inspect<'a, P> {
         let mut candidates = Vec::with_capacity(pool.len());
         let open = pool.enter(&context, request, scratch);
         let mut open = open.ok_or_else(|| router.no_route_reason(&pools, pool, request))?;
-        let rules = router.model_rules.read();
+        let rules = router.model_rules.read_recursive();
         let own_policy = rules_of(&rules, request.model).and_then(|rules| rules.policy.as_ref());
         let policy = own_policy.unwrap_or(policies.acting());
         let Choice { index: chosen, reason } = open.choose(policy);
@@ -135,7 +135,7 @@ impl<'a, P: Policy> Inspect<'a, P> {
 
     /// Whether the acting policy, a shadow or a model's own policy needs something of requests.
     pub fn needs(&self, what: impl Fn(&P) -> bool) -> bool {
-        let rules = self.router.model_rules.read();
+        let rules = self.router.model_rules.read_recursive();
         let mut own = rules.values().filter_map(|rules| rules.policy.as_ref());
         self.router.policies.read().all().any(&what) || own.any(what)
     }

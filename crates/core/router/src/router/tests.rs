@@ -182,6 +182,25 @@ fn a_worker_that_failed_this_request_is_avoided() {
 }
 
 #[test]
+fn what_a_worker_stores_is_continued_there_or_nowhere() {
+    let router = router_of(RoundRobin, 3, Models::Any);
+    let route = |avoid: &[WorkerId]| {
+        let request = Request { stored_at: Some(WorkerId(1)), avoid, ..request_for("m") };
+        router.route(&request, &mut Scratch::default(), Micros(1), 1).map(|decision| decision.worker.id)
+    };
+    assert!((0..5).all(|_| route(&[]) == Ok(WorkerId(1))));
+    assert_eq!(route(&[WorkerId(1)]), Err(NoRoute::NotReady));
+    let vacancy = |worker| {
+        let usable = crate::Usable { stored_at: Some(WorkerId(worker)), ..crate::Usable::default() };
+        router.inspect().vacancy(Some("m"), usable)
+    };
+    assert_eq!([1, 7].map(vacancy), [Vacancy::Free, Vacancy::NoWorker]);
+    break_down(&router, &router.inspect().workers()[1].worker, Micros(2));
+    assert_eq!(route(&[]), Err(NoRoute::NotReady), "no other worker has it");
+    assert_eq!(vacancy(1), Vacancy::NoWorker);
+}
+
+#[test]
 fn a_request_that_is_limited_to_a_group_stays_in_it_also_while_workers_pause_and_change() {
     let router = router_of(RoundRobin, 3, Models::Any);
     let workers: Vec<Arc<Worker>> =

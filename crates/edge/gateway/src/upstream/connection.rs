@@ -184,7 +184,8 @@ impl UpstreamConnection {
     /// Frees what only a long request or response needed.
     fn shrink(&mut self) {
         self.writer.shrink();
-        if self.received.capacity() > READ_BYTES_MIN {
+        // What is left of a large buffer keeps all of it. Its other parts may still be on their way to the client.
+        if self.read_bytes > READ_BYTES_MIN || self.received.try_reclaim(READ_BYTES_MIN + 1) {
             self.received = BytesMut::new();
         }
     }

@@ -97,8 +97,10 @@ impl Upstreams {
         if by_worker.len() <= worker.id.index() {
             by_worker.resize_with(worker.id.index() + 1, || None);
         }
-        by_worker[worker.id.index()] = Some(Arc::clone(&upstream));
-        Ok(upstream)
+        let place = &mut by_worker[worker.id.index()];
+        // Another request may have been first.
+        let known = place.take().filter(|known| *known.worker == **worker);
+        Ok(Arc::clone(place.insert(known.unwrap_or(upstream))))
     }
 
     fn create(&self, worker: &Arc<Worker>) -> Result<Upstream, BadUrl> {
@@ -182,7 +184,9 @@ impl Upstreams {
     }
 
     pub(crate) fn prune(&self) {
-        self.by_worker.read().iter().flatten().for_each(|upstream| upstream.prune());
+        // Closing takes time, and requests to new workers wait for the lock.
+        let upstreams: Vec<Arc<Upstream>> = self.by_worker.read().iter().flatten().cloned().collect();
+        upstreams.iter().for_each(|upstream| upstream.prune());
     }
 }
 

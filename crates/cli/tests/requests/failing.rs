@@ -379,6 +379,20 @@ fn an_upload_of_unknown_length_arrives_in_chunks_and_ends_only_where_the_client_
 }
 
 #[test]
+fn a_client_whose_upload_is_answered_early_can_send_the_rest() {
+    let engine = Scripted::new(|mut asked| asked.answer("{\"early\": true}"));
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    let head = CHUNKED_UPLOAD.replace("connection: close\r\n", "");
+    let mut call = Call::raw(gateway.url(), format!("{head}4\r\nRIFF\r\n").as_bytes());
+    call.read_until("early");
+    let rest = format!("{:x}\r\n{}\r\n0\r\n\r\n", 1 << 20, "x".repeat(1 << 20));
+    call.write(rest.as_bytes());
+    call.write(b"GET /health HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+    call.read_until("HTTP/1.1 200 OK");
+    assert_eq!(gateway.workers()[0]["state"], "ready");
+}
+
+#[test]
 fn a_worker_that_hangs_after_a_whole_upload_is_not_waited_for_any_longer() {
     let engine = Scripted::new(|mut asked| {
         upload(&mut asked);

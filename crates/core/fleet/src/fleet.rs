@@ -10,6 +10,7 @@ use warmroute_types::{
 };
 
 use crate::adapter_slots::AdapterSlots;
+use crate::answer_time::{AnswerTime, PRIOR_MS};
 use crate::change_guard::ChangeGuard;
 use crate::engine_kinds::EngineKinds;
 use crate::fault_attribution::{BREAKS_MIN, FaultAttribution, OutcomeCounts, Verdict};
@@ -45,6 +46,8 @@ pub struct Fleet {
 struct OutcomeCounters {
     answers: AtomicU32,
     breaks: AtomicU32,
+    /// How long its answers take.
+    answer_time: AnswerTime,
 }
 
 struct WorkerSlot {
@@ -142,6 +145,7 @@ impl Fleet {
         let change = self.change(worker.id);
         change.load.clear();
         change.queue.forget(kind);
+        self.outcomes[worker.id.index()].answer_time.forget();
         drop(change);
         self.outliers.lock().forget(worker.id);
         self.faults.lock().forget(worker.id);
@@ -313,6 +317,7 @@ impl Fleet {
         let (before, kind) = (self.queue(worker).kind(), self.kind_of(models, slots));
         self.change(worker).queue.set_kind(kind);
         if before != kind {
+            self.outcomes[worker.index()].answer_time.forget();
             slots[worker.index()].places = PlaceReports::default();
             [before, kind].into_iter().for_each(|kind| self.publish_places(slots, kind));
         }
@@ -333,20 +338,32 @@ impl Fleet {
         }
     }
 
+    /// Forgets the places of an engine that may have been started again with others.
+    pub fn forget_places(&self, worker: WorkerId) {
+        let mut slots = self.slots.write();
+        if let Some(slot) = slots.get_mut(worker.index()) {
+            slot.places = PlaceReports::default();
+            self.publish_places(&slots, self.queue(worker).kind());
+        }
+    }
+
     /// How many requests the worker's engine computes at once, and how many of other clients it has.
     pub fn engine_places(&self, worker: WorkerId) -> EnginePlaces {
         self.queue(worker).engine_places()
     }
 
-    /// Mean time from the first token of an answer to its end, on engines of this kind. One worker takes
-    /// [`QueueForecast::relative_latency`] times as long.
-    pub fn answer_ms(&self, kind: u8) -> f32 {
-        self.kinds.get(kind).answers().mean_ms()
+    /// Mean time from the first token of the worker's answers to their end. That of its kind before its first answer.
+    pub fn answer_ms(&self, worker: WorkerId) -> f32 {
+        let of_kind = self.kinds.get(self.queue(worker).kind()).answers();
+        self.outcomes[worker.index()].answer_time.mean_ms(of_kind.mean_ms(PRIOR_MS))
     }
 
     pub(crate) fn learn_answer(&self, worker: WorkerId, first_token_at: Micros, now: Micros) {
-        let (queue, took) = (self.queue(worker), now.since(first_token_at));
-        self.kinds.get(queue.kind()).answers().learn(took.0 as f32 / 1e3 / queue.relative_latency(now));
+        let took_ms = now.since(first_token_at).0 as f32 / 1e3;
+        let of_kind = self.kinds.get(self.queue(worker).kind()).answers();
+        let usual_ms = of_kind.mean_ms(PRIOR_MS);
+        self.outcomes[worker.index()].answer_time.learn(took_ms, usual_ms);
+        of_kind.learn(took_ms, PRIOR_MS);
     }
 
     /// The latency model for workers with these models.
@@ -922,6 +939,27 @@ mod tests {
         assert_eq!(places()[2], Some(128), "it has left");
         fleet.join(address(1), Models::Any).unwrap();
         assert_eq!(places()[..3], [Some(128); 3], "another process has the address");
+    }
+
+    #[test]
+    fn a_worker_has_the_time_of_its_own_answers_and_a_new_one_that_of_its_kind() {
+        let fleet = Arc::new(fleet_of(3));
+        let work = BookedWork { delivery: Delivery::Streamed, ..BookedWork::default() };
+        let answers = |worker, took: Micros| {
+            for _ in 0..400 {
+                let mut booking = Booking::make(&fleet, WorkerId(worker), work, Micros(1));
+                booking.first_token(Micros(2));
+                booking.ended(Micros(2) + took);
+            }
+        };
+        let near = |worker, ms: f32| (fleet.answer_ms(WorkerId(worker)) / ms - 1.0).abs() < 0.05;
+        answers(0, Micros::from_secs(1));
+        answers(1, Micros::from_secs(9));
+        assert!(near(0, 1_000.0) && near(1, 9_000.0) && near(2, 9_000.0));
+        let worker = Arc::clone(&fleet.members()[1].worker);
+        fleet.leave(&worker.address);
+        fleet.join(worker.address.clone(), Models::named(&["other"])).unwrap();
+        assert!(near(1, 5_000.0), "another engine");
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl DecisionState {
             let PromptOverlap { overlap_tokens, restorable_tokens, shortfall_tokens, .. } = found;
             let other = (forecast.kind != kind).then(|| fleet.prefill_cost(forecast.kind));
             let cost = other.as_ref().unwrap_or(&cost);
-            let wait_ms = place_wait_ms(fleet, load, &forecast, at);
+            let wait_ms = place_wait_ms(fleet, load, at);
             let mut estimate = estimate(load, &forecast, cost, found, at, wait_ms);
             estimate.step_ms *= step_weight;
             overlap_sum += u64::from(overlap_tokens);

@@ -61,19 +61,14 @@ pub(crate) fn estimate(
 /// Wait until enough answers end that the engine has a place for another request, in milliseconds; zero while it has one, or where
 /// its places are unknown. While all places are taken, they are free again at even distances.
 #[inline]
-pub(crate) fn place_wait_ms(
-    fleet: &Fleet,
-    load: &LoadSummary,
-    forecast: &QueueForecast,
-    at: EstimateTime,
-) -> f32 {
+pub(crate) fn place_wait_ms(fleet: &Fleet, load: &LoadSummary, at: EstimateTime) -> f32 {
     if !load.looks_full() {
         return 0.0;
     }
     let EnginePlaces { places: Some(places), others } = fleet.engine_places(load.worker) else { return 0.0 };
     let others = if load.has_report(at.now, at.report_age_max) { others.into() } else { 0 };
     let beyond = (load.in_flight.saturating_add(others) + 1).saturating_sub(places.get().into());
-    beyond as f32 / f32::from(places.get()) * forecast.relative_latency * fleet.answer_ms(forecast.kind)
+    beyond as f32 / f32::from(places.get()) * fleet.answer_ms(load.worker)
 }
 
 /// The estimates of a prompt of which nothing is cached, on workers of one kind that are free: what is the same for all of them
@@ -179,7 +174,7 @@ mod tests {
         let work = BookedWork { context_tokens: 4_000, ..BookedWork::default() };
         let of = |at: EstimateTime| {
             let (load, forecast) = (fleet.load_summary(worker.id), fleet.forecast(worker.id, at.now));
-            let wait_ms = place_wait_ms(&fleet, &load, &forecast, at);
+            let wait_ms = place_wait_ms(&fleet, &load, at);
             let cost = fleet.prefill_cost(forecast.kind);
             (load, estimate(&load, &forecast, &cost, PromptOverlap::none_of(4_000), at, wait_ms))
         };
@@ -198,7 +193,7 @@ mod tests {
         report(8, Some(9));
         assert_eq!(of(at).1, unknown, "one place is free");
         report(8, Some(8));
-        let ((load, full), answer_ms) = (of(at), fleet.answer_ms(0));
+        let ((load, full), answer_ms) = (of(at), fleet.answer_ms(worker.id));
         assert_eq!(full, Estimate { queue_ms: answer_ms / 8.0, ..unknown }, "one of eight answers must end");
         let cold = ColdEstimates::new(load.kind, fleet.prefill_cost(load.kind), 4_000, 1.0, at.now);
         assert!(!cold.apply_to(&load), "a full worker is estimated by itself");
@@ -224,7 +219,7 @@ mod tests {
         let (mut bookings, mut before_ms) = (Vec::new(), 0.0);
         for requests in 0..300 {
             let (load, forecast) = (fleet.load_summary(worker.id), fleet.forecast(worker.id, at.now));
-            let wait_ms = place_wait_ms(&fleet, &load, &forecast, at);
+            let wait_ms = place_wait_ms(&fleet, &load, at);
             let (cost, found) = (fleet.prefill_cost(0), PromptOverlap::none_of(2_000));
             let cost_ms =
                 ExpectedTtft::default().cost_ms(&estimate(&load, &forecast, &cost, found, at, wait_ms));

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 /// How much of an oversized body is read and discarded. A client that is still sending would otherwise see a reset
@@ -66,7 +67,9 @@ pub(crate) fn discard_refused(body: Incoming) {
 /// body ends within them, and is closed otherwise.
 pub(crate) fn discard(mut body: Incoming, deadline: &BodyDeadline) {
     let deadline = deadline.at.min(Instant::now() + DISCARD_TIME_MAX);
-    tokio::spawn(async move {
+    // Without a runtime no client is left.
+    let Ok(runtime) = Handle::try_current() else { return };
+    runtime.spawn(async move {
         let mut seen = 0;
         while seen < DISCARD_BYTES_MAX {
             match timeout_at(deadline, body.frame()).await {

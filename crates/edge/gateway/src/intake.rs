@@ -244,7 +244,10 @@ fn pass_through(
         RequestBody::Buffered(BufferedBody::default())
     } else {
         let status = Arc::new(UploadStatus::default());
-        RequestBody::Upload { upload: Some(Upload::new(start, body, scan, Arc::clone(&status))), status }
+        RequestBody::Upload {
+            upload: Some(Upload::new(start, headers, body, scan, Arc::clone(&status))),
+            status,
+        }
     };
     Ok(Intake { request: Arc::new(request), body, budget })
 }

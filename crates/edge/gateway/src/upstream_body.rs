@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::{HeaderMap, header};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -96,6 +97,8 @@ pub(crate) struct Upload {
     /// Reads the names of a form's fields.
     scan: Option<FormScan>,
     status: Arc<UploadStatus>,
+    /// The client waits for `100 Continue`, and nothing has been read that would have sent it.
+    is_withheld: bool,
     /// Until the body has arrived, its connection may give way to others.
     pub(crate) arriving: Option<ArrivingBody>,
 }
@@ -130,14 +133,16 @@ impl UploadStatus {
 pub(crate) type BodyError = Box<dyn Error + Send + Sync>;
 
 impl Upload {
-    /// The upload with this start, which `scan` has read.
+    /// The upload with this start, which `scan` has read. `headers` are the request's.
     pub(crate) fn new(
         head: Option<Bytes>,
+        headers: &HeaderMap,
         rest: Incoming,
         scan: Option<FormScan>,
         status: Arc<UploadStatus>,
     ) -> Upload {
-        Upload { head, rest: Some(rest), scan, status, arriving: None }
+        let is_withheld = head.is_none() && headers.contains_key(header::EXPECT);
+        Upload { head, rest: Some(rest), scan, status, is_withheld, arriving: None }
     }
 
     /// The next part as it arrives.
@@ -149,6 +154,7 @@ impl Upload {
             return Poll::Ready(Some(Ok(Frame::data(head))));
         }
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        self.is_withheld = false;
         let frame = ready!(Pin::new(&mut *rest).poll_frame(cx));
         if frame.is_none() || rest.is_end_stream() {
             self.arriving = None;
@@ -183,6 +189,17 @@ impl Upload {
     pub(crate) fn length(&self) -> Option<u64> {
         let head = self.head.as_ref().map_or(0, |head| head.len() as u64);
         self.rest.as_ref().map_or(Some(0), |rest| rest.size_hint().exact()).map(|rest| head + rest)
+    }
+}
+
+impl Drop for Upload {
+    /// The request is refused, or the worker has answered before it had all. The client is read on for a while, so that it
+    /// sees the answer instead of a reset connection.
+    fn drop(&mut self) {
+        let is_over = self.status.arrived_at().is_some() || self.status.failure().is_some();
+        if let Some(rest) = self.rest.take().filter(|_| !is_over && !self.is_withheld) {
+            body_deadline::discard_refused(rest);
+        }
     }
 }
 

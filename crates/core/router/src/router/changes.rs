@@ -144,6 +144,10 @@ impl<P: Policy> Router<P> {
         if is_back || is_away || is_asleep {
             self.fleet.clear_adapters(worker.id);
         }
+        // Also an engine whose requests failed may have been started again with others.
+        if !is_new && matches!(changed, Some(WorkerState::Ready | WorkerState::Recovering)) {
+            self.fleet.forget_places(worker.id);
+        }
         if (is_back || is_away || is_asleep) && self.fleet.load_view(worker.id).view == CacheView::Presumed {
             worker_ingest::forget(&self.index, worker.id);
         }

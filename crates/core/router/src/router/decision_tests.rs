@@ -35,7 +35,7 @@ fn plain_estimates(open: &OpenDecision<'_>, workers: &[WorkerId]) -> Vec<Estimat
         let requests = load.in_flight as f32 + if is_reported { f32::from(others) } else { 0.0 };
         let wait_ms = places.map_or(0.0, |places| {
             let share = (requests + 1.0 - f32::from(places.get())).max(0.0) / f32::from(places.get());
-            share * forecast.relative_latency * fleet.answer_ms(forecast.kind)
+            share * fleet.answer_ms(worker)
         });
         estimates.push(estimate::estimate(&load, &forecast, &cost, found, at, wait_ms));
         overlaps.push(found);

@@ -182,6 +182,21 @@ fn a_worker_that_failed_this_request_is_avoided() {
 }
 
 #[test]
+fn the_places_of_an_engine_that_was_away_are_forgotten() {
+    let router = router_of(RoundRobin, 1, Models::Any);
+    let worker = Arc::clone(&router.inspect().workers()[0].worker);
+    let report = LoadReport { running: 3, places: Some(8), at: Micros(2), ..LoadReport::default() };
+    router.apply(Change::Load { worker: Arc::clone(&worker), report });
+    let places = || router.fleet.engine_places(worker.id).places.map(|places| places.get());
+    assert_eq!(places(), Some(8));
+    break_down(&router, &worker, Micros(3));
+    assert_eq!(places(), Some(8), "it may only be slow");
+    let at = Micros(3) + BREAKER_PAUSE;
+    router.apply(Change::Probed { worker: Arc::clone(&worker), result: ProbeResult::Answered, at });
+    assert_eq!(places(), None, "it was most likely restarted");
+}
+
+#[test]
 fn what_a_worker_stores_is_continued_there_or_nowhere() {
     let router = router_of(RoundRobin, 3, Models::Any);
     let route = |avoid: &[WorkerId]| {

@@ -110,7 +110,7 @@ impl Index {
         &self.digester
     }
 
-    /// Writes to `out` how far from its start each holder holds the prompt. Takes no lock, and allocates nothing once
+    /// Writes to `out` how far from its start each holder holds the prompt. Takes no lock except while presumptions wait for a writer, and allocates nothing once
     /// `out` has grown. During a concurrent write, each node of up to 64 spans is seen before or after the change.
     pub fn lookup(&self, root: RootKey, prompt: Prompt<'_>, out: &mut Overlaps) {
         out.begin();

@@ -18,8 +18,8 @@
 //! * **Holders** are masks per worker and node: a hole in the middle is a zero bit and ends that worker's overlap
 //!   exactly there. Workers that hold all of a node are bits in a sparse set: a thousand of them cost sixteen words,
 //!   and a lookup ANDs words, not workers.
-//! * A **lookup** compares digests in sequence and drops workers as they fall behind. It writes nothing, takes no lock,
-//!   and allocates nothing once its buffer has grown. A writer changes single atomic words in place; everything else is
+//! * A **lookup** compares digests in sequence and drops workers as they fall behind. It writes nothing, takes no lock
+//!   (except a short one while presumptions wait for a writer), and allocates nothing once its buffer has grown. A writer changes single atomic words in place; everything else is
 //!   replaced as a whole and freed by epoch.
 //! * **Names** are counted per worker. Where engines agree on names, one shared table serves all of them; the names
 //!   that differ are kept per worker. Spans whose parent is unknown wait, bounded, and are inserted when it arrives.

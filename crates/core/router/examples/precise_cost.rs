@@ -2,7 +2,7 @@
 //!
 //! First an event on its way into the index: token ids to bytes, digests, names, both views, with the removal of as many older
 //! blocks. (Reading it from the wire comes before that: `-p warmroute-events --example decode_cost`.) Then a chat request of
-//! 100 KB: read, rendered, normalized, cut into chunks, looked up and decided, among 8 workers, with a prefix that an
+//! 100 KB and of 1 MB: read, rendered, normalized, cut into chunks, looked up and decided, among 8 workers, with a prefix that an
 //! engine reports and with an unknown one. Wall time of one thread; on a busy machine the best is nearer to the truth.
 
 use std::sync::Arc;
@@ -35,17 +35,22 @@ fn main() {
         let [median, best] = ingest_ns(&vocabulary, run_blocks);
         println!("a reported block stored and one removed, {what}: {median:.0} ns, best {best:.0} ns");
     }
-    let router = router_of(&vocabulary);
-    let body = chat(100_000);
+    for bytes in [100_000, 1_000_000] {
+        let router = router_of(&vocabulary);
+        route(&router, &alignment, &vocabulary, &chat(bytes));
+    }
+}
+
+/// Prints what routing a chat takes, before and after an engine has reported its prefix.
+fn route(router: &Router<Standard>, alignment: &Alignment, vocabulary: &Vocabulary, body: &str) {
     let mut text = Vec::new();
     let read = Body::read(body.as_bytes()).expect("it is JSON");
     alignment.write_prompt(&read, Api::Chat, 0, &mut text).expect("the template takes it");
-    println!("\n100 KB chat, {} bytes rendered; µs, median and best of 301:", text.len());
-    let steps = route_us(&router, &alignment, &body);
-    report("prefix unknown", steps);
-    let tokens = tokens_of(&vocabulary, &text);
-    store(&router, &workers(&router)[0], &tokens, 0);
-    report("prefix reported", route_us(&router, &alignment, &body));
+    println!("\nchat of {} bytes, rendered; µs, median and best of 301:", text.len());
+    report("prefix unknown", route_us(router, alignment, body));
+    let tokens = tokens_of(vocabulary, &text);
+    store(router, &workers(router)[0], &tokens, 0);
+    report("prefix reported", route_us(router, alignment, body));
 }
 
 fn report(what: &str, [read, render, cut, route]: [[f64; 2]; 4]) {

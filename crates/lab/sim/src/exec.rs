@@ -135,6 +135,7 @@ fn question(ask: &PolicyRequest, candidates: &[Candidate]) -> Value {
             "identity": candidate.identity,
             "overlap_tokens": candidate.overlap_tokens,
             "restorable_tokens": candidate.restorable_tokens,
+            "shortfall_tokens": candidate.shortfall_tokens,
             "in_flight": candidate.in_flight,
             "prefill_tokens": candidate.prefill_tokens,
             "decode_tokens": candidate.decode_tokens,
@@ -243,6 +244,7 @@ mod tests {
             identity,
             overlap_tokens,
             restorable_tokens,
+            shortfall_tokens,
             in_flight,
             prefill_tokens,
             decode_tokens,
@@ -269,8 +271,8 @@ mod tests {
         });
         let candidate = json!({
             "worker": worker.0, "identity": identity, "overlap_tokens": overlap_tokens,
-            "restorable_tokens": restorable_tokens, "in_flight": in_flight, "prefill_tokens": prefill_tokens,
-            "decode_tokens": decode_tokens, "waiting": waiting, "estimate": estimate,
+            "restorable_tokens": restorable_tokens, "shortfall_tokens": shortfall_tokens, "in_flight": in_flight,
+            "prefill_tokens": prefill_tokens, "decode_tokens": decode_tokens, "waiting": waiting, "estimate": estimate,
         });
         let expected = json!({
             "prompt_tokens": 900, "session_key": 7, "prefix_key": null, "random": 5, "turn": 1,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use warmroute_discovery::read_workers;
-use warmroute_operate::check_paths;
+use warmroute_operate::{check_paths, check_state_is_writable};
 
 use crate::options::{Options, Written, check_environment, read_file};
 use crate::plan::{Plan, exposure, plan, unused};
@@ -60,12 +60,16 @@ impl Given {
         unused(&self.options).iter().map(|text| self.written.spell_out(text, self.named_file())).collect()
     }
 
-    /// What `serve` warns of when it starts: options without effect, and an admin listener that other machines can read.
+    /// What `serve` warns of when it starts: options without effect, an admin listener that other machines can read, and a
+    /// state that cannot be saved.
     pub fn start_warnings(&self, plan: &Plan) -> Vec<String> {
         let exposure = exposure(plan).map(|(says, remedy)| {
             self.written.spell_out(&format!("admin-host: {says}; {remedy}"), self.named_file())
         });
-        self.warnings().into_iter().chain(exposure).collect()
+        let unsaved = check_state_is_writable(plan).err();
+        let unsaved =
+            unsaved.map(|error| format!("{:#}; the next process will start cold", self.explain(&error)));
+        self.warnings().into_iter().chain(exposure).chain(unsaved).collect()
     }
 
     /// An error that names what the user wrote.

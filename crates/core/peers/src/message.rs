@@ -191,7 +191,7 @@ impl PeerMessage {
             }
             PeerMessage::Query { query, .. } => query.write_records(writer),
             PeerMessage::Limits { messages, .. } => write_limits(writer, messages),
-            PeerMessage::Answer { bytes, .. } if bytes.is_empty() => {}
+            PeerMessage::Answer { bytes, .. } | PeerMessage::Report { bytes, .. } if bytes.is_empty() => {}
             PeerMessage::Answer { bytes, .. } | PeerMessage::Report { bytes, .. } => {
                 writer.record(PAYLOAD, |writer| writer.bytes.extend_from_slice(bytes));
             }

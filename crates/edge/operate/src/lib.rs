@@ -31,7 +31,7 @@ pub use control::{ConfigReader, ConfigSource, Control};
 pub use fingerprints::Fingerprints;
 pub use handover::Listeners;
 pub use listen_error::listen_error;
-pub use paths::check_paths;
+pub use paths::{check_paths, check_state_is_writable};
 pub use picker_settings::PickerSettings;
 pub use plan::{Acceptors, PickerPlan, Plan, ProcessConfig};
 pub use serve::{StopSignals, announce, serve};

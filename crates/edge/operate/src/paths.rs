@@ -1,9 +1,9 @@
 //! Checks at startup that the files to be written later can be written.
 
-use std::fs::{FileType, metadata};
+use std::fs::{FileType, OpenOptions, metadata, remove_file};
 use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -32,6 +32,30 @@ fn check(path: &Path, is_right: fn(&FileType) -> bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Fails if this process cannot write the state file.
+pub fn check_state_is_writable<O>(plan: &Plan<O>) -> anyhow::Result<()> {
+    plan.process.state.as_deref().map_or(Ok(()), try_to_create).context("state")
+}
+
+/// Creates a file beside `path` and removes it. Permissions alone do not tell whether that works: a file system may be
+/// read-only or full.
+fn try_to_create(path: &Path) -> anyhow::Result<()> {
+    let temporary = temporary(path);
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary) {
+        Ok(_) => remove_file(&temporary),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+    .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The file of this process that replaces `path` once it is complete.
+pub(crate) fn temporary(path: &Path) -> PathBuf {
+    let mut temporary = path.to_owned().into_os_string();
+    temporary.push(format!(".{}", std::process::id()));
+    temporary.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +80,10 @@ mod tests {
             assert!(error.contains(why), "{error}");
         }
         assert!(check(&file, FileType::is_socket).is_err());
+        try_to_create(&file).unwrap();
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing is left behind");
+        // Nobody can create a file there.
+        assert!(try_to_create(Path::new("/proc/warmroute")).is_err());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -17,6 +17,8 @@ use warmroute_gateway::Gateway;
 use warmroute_router::SavedState;
 use warmroute_types::Micros;
 
+use crate::paths::temporary;
+
 /// Pause after a write, as a multiple of its duration: a large state takes at most 2 % of a core.
 const PAUSE_FACTOR: u32 = 50;
 
@@ -164,9 +166,7 @@ fn remove_leftovers(path: &Path) {
 
 /// Replaces the file atomically, readable only by its owner at any time.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut temporary = path.to_owned().into_os_string();
-    temporary.push(format!(".{}", std::process::id()));
-    let temporary = PathBuf::from(temporary);
+    let temporary = temporary(path);
     remove_leftovers(path);
     let write = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;

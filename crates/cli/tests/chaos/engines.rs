@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::from_environment;
 use crate::harness::client::post;
 use crate::harness::process::{Gateway, Process};
 use crate::settings::Settings;
@@ -50,7 +51,8 @@ impl Engines {
         settings.reset();
         let (folder, flags) = (model_folder(), settings.flags());
         let flags = ["--model-path", &folder].into_iter().chain(flags.iter().map(String::as_str));
-        Gateway::start_with_env(&urls, &flags.collect::<Vec<_>>(), &ONE_HEAP)
+        let heap: &[_] = if from_environment("CHAOS_ONE_HEAP", 1) == 0 { &[] } else { &ONE_HEAP };
+        Gateway::start_with_env(&urls, &flags.collect::<Vec<_>>(), heap)
     }
 
     /// A gateway without settings of its own that follows the engines' events.

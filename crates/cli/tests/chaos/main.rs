@@ -3,8 +3,9 @@
 //!
 //! `CHAOS_SECONDS=300 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos engines -- --ignored --nocapture` prints the
 //! table of docs/reliability.md. The seed fixes the faults and their times, but not the scheduling of threads and
-//! packets. With `CHAOS_HANDOVERS=0` one gateway serves the whole run, so that its leaks show. With
-//! `CHAOS_QDISC="netem delay 20ms loss 1%"`, as root, packets are delayed and lost. `attack` is a run of its own.
+//! packets. With `CHAOS_HANDOVERS=0` one gateway serves the whole run, so that its leaks show. With `CHAOS_ONE_HEAP=0`
+//! gateways have a heap for each thread, as the C library gives them, and the figures of memory include what these keep.
+//! With `CHAOS_QDISC="netem delay 20ms loss 1%"`, as root, packets are delayed and lost. `attack` is a run of its own.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 

@@ -76,6 +76,13 @@ impl GroupCache {
         std::mem::replace(self, empty)
     }
 
+    /// Bytes in use, about.
+    pub fn bytes(&self) -> usize {
+        let GroupCache { blocks, by_key, aliases, extra_counts, .. } = self;
+        let aliased = aliases.len() * ALIASES_MAX * size_of::<u64>();
+        blocks.bytes() + by_key.bytes() + aliases.bytes() + aliased + extra_counts.bytes()
+    }
+
     /// Stores a chain of the followed group after a block, or after the root of its namespace.
     pub fn store_chain(
         &mut self,

@@ -47,6 +47,13 @@ impl GroupTable {
         drop(former);
     }
 
+    /// Bytes of all group caches, about.
+    pub fn bytes(&self) -> usize {
+        // A cache that is being written would hold up those who open others.
+        let caches: Vec<SharedGroupCache> = self.caches.read().values().cloned().collect();
+        caches.iter().map(|cache| cache.read().bytes()).sum()
+    }
+
     /// How far of an overlap all groups of the worker can serve; `None` for a worker with one group.
     pub fn usable(
         &self,

@@ -384,10 +384,11 @@ impl Collector for WorkerCollector {
         ttft::encode(&mut encoder, &accuracies)?;
         shadows::encode(&mut encoder, &self.router.inspect().policy_comparisons())?;
         feeds::encode(&mut encoder, &self.router, &views)?;
+        let inspect = self.router.inspect();
         let help = "Stored responses and conversations whose worker is known";
         let family = encoder.encode_descriptor("stored_responses", help, None, MetricType::Gauge)?;
-        ConstGauge::new(self.router.inspect().stored_responses() as i64).encode(family)?;
-        encode_index(&mut encoder, self.router.inspect().index_stats())
+        ConstGauge::new(inspect.stored_responses() as i64).encode(family)?;
+        encode_index(&mut encoder, inspect.index_stats(), inspect.group_cache_bytes())
     }
 }
 
@@ -434,9 +435,14 @@ impl WorkerCollector {
 }
 
 /// Metrics of the prefix index.
-fn encode_index(encoder: &mut DescriptorEncoder<'_>, index: IndexStats) -> Result<(), std::fmt::Error> {
+fn encode_index(
+    encoder: &mut DescriptorEncoder<'_>,
+    index: IndexStats,
+    group_cache_bytes: usize,
+) -> Result<(), std::fmt::Error> {
     let gauges = [
         ("index_bytes", "Bytes used by the prefix index", index.bytes.total()),
+        ("group_cache_bytes", "Bytes used for workers with several KV cache groups", group_cache_bytes),
         ("index_spans", "Distinct prompt spans in the index", index.spans),
         ("index_held", "Pairs of worker and span in the index", index.held),
     ];

@@ -316,3 +316,17 @@ fn long_windows_and_groups_that_disagree_cost_a_few_looks_at_each_boundary() {
     assert!(overlaps.trail().at(end).is_none(), "no boundary suits both states");
     assert!((BLOCKS..=6 * BLOCKS).contains(&looks.get()), "{} looks at {BLOCKS} boundaries", looks.get());
 }
+
+#[test]
+fn bytes_grow_with_the_blocks_and_are_none_of_an_empty_cache() {
+    let mut cache = GroupCache::new(0, Index::new(&Config::default()).table_hash());
+    assert_eq!(cache.bytes(), 0);
+    let names: Vec<u64> = (0..100_000).collect();
+    cache.store(Group { index: 1, attention: Attention::State }, 2, &names);
+    let entry = size_of::<(u64, NamedBlock)>() + 1;
+    let per_block = cache.bytes() / names.len();
+    // Tables are filled between 7/16 and 7/8.
+    assert!((entry * 8 / 7..=entry * 16 / 7 + 1).contains(&per_block), "{per_block} bytes for {entry}");
+    drop(cache.take());
+    assert_eq!(cache.bytes(), 0);
+}

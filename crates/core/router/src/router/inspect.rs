@@ -200,6 +200,11 @@ impl<'a, P: Policy> Inspect<'a, P> {
         self.router.index.stats()
     }
 
+    /// Bytes of what is known, beside the index, about the caches of workers with several KV cache groups.
+    pub fn group_cache_bytes(&self) -> usize {
+        self.router.reported.groups.bytes()
+    }
+
     /// Runs `work` while the index's writer lock is held, to show what does not wait for it.
     #[doc(hidden)]
     pub fn while_index_is_written<T>(&self, work: impl FnOnce() -> T) -> T {

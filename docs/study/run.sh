@@ -209,7 +209,7 @@ print() { # NAME SCRIPT [FLAGS]
 }
 policies() {
 print grid expected_ttft/grid --data "$traces"
-print overload expected_ttft/grid --data "$traces" --shares 1.5,2,4 --except codegen,reasoning \
+print overload expected_ttft/grid --data "$traces" --shares 1.5,2,4 \
   --policies expected_ttft,round_robin,least_loaded,product,dual_choice,llmd_weights,mooncake_conductor,lbgr
 print followers expected_ttft/followers --data "$traces"
 print agents expected_ttft/agents

@@ -134,9 +134,9 @@ fn beyond_capacity_with_few_places_the_default_is_as_fast_as_taking_turns() {
         let ttft_us: u64 = outcome.records.iter().map(|record| record.ttft_us).sum();
         ttft_us as f64 / 1e3 / outcome.records.len() as f64
     };
-    for seed in 1..4 {
-        let (default, turns) = (mean_ms("expected_ttft", seed), mean_ms("round_robin", seed));
-        assert!(turns > 1_000.0, "requests wait: {turns} ms");
-        assert!(default < turns * 1.01, "seed {seed}: {default} ms, and {turns} ms by turns");
-    }
+    // One seed says up to 2 % more or less.
+    let sum_ms = |rule: &str| (1..7).map(|seed| mean_ms(rule, seed)).sum::<f64>();
+    let (default, turns) = (sum_ms("expected_ttft"), sum_ms("round_robin"));
+    assert!(turns > 6_000.0, "requests wait: {turns} ms");
+    assert!(default < turns * 1.005, "{default} ms, and {turns} ms by turns");
 }

@@ -112,7 +112,7 @@ fn agents_use_the_memory_of_all_workers() {
 
 /// Chats without a common prefix, more than the engines have places for. A few have long prompts.
 #[test]
-fn beyond_capacity_with_few_places_the_default_is_as_fast_as_taking_turns() {
+fn beyond_capacity_with_few_places_the_default_beats_taking_turns() {
     let engine = EngineConfig { sequences_max: 24, ..EngineConfig::for_profile(Profile::Llama3_1_8b) };
     let mean_ms = |rule: &str, seed: u64| -> f64 {
         let config = Config {
@@ -124,7 +124,7 @@ fn beyond_capacity_with_few_places_the_default_is_as_fast_as_taking_turns() {
         let sessions = (0..2_000).map(|id| {
             let random = mix(seed << 32 | id);
             let piece = |part: u64, tokens: u64| Piece { content: mix(random ^ part), tokens: tokens as u32 };
-            let prompt = if random.is_multiple_of(8) { 2_000 } else { 100 + random % 200 };
+            let prompt = if random.is_multiple_of(8) { 6_000 } else { 100 + random % 200 };
             let (prompt, answer) = (piece(1, prompt), piece(2, 50 + mix(random) % 600));
             let thread = Thread { key: Some(id), first_tokens: prompt.tokens, system_tokens: 0 };
             let turn = Turn { think: Micros::ZERO, thread, prompt: vec![prompt], answer: vec![answer] };
@@ -134,9 +134,9 @@ fn beyond_capacity_with_few_places_the_default_is_as_fast_as_taking_turns() {
         let ttft_us: u64 = outcome.records.iter().map(|record| record.ttft_us).sum();
         ttft_us as f64 / 1e3 / outcome.records.len() as f64
     };
-    // One seed says up to 2 % more or less.
+    // One seed says up to 2 % more or less. Without the wait for a place, the default is no faster.
     let sum_ms = |rule: &str| (1..7).map(|seed| mean_ms(rule, seed)).sum::<f64>();
     let (default, turns) = (sum_ms("expected_ttft"), sum_ms("round_robin"));
     assert!(turns > 6_000.0, "requests wait: {turns} ms");
-    assert!(default < turns * 1.005, "{default} ms, and {turns} ms by turns");
+    assert!(default < turns * 0.992, "{default} ms, and {turns} ms by turns");
 }

@@ -82,7 +82,7 @@ mod tests {
         assert!(check(&file, FileType::is_socket).is_err());
         try_to_create(&file).unwrap();
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing is left behind");
-        // Nobody can create a file there.
+        // No process can create a file in /proc.
         assert!(try_to_create(Path::new("/proc/warmroute")).is_err());
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -194,6 +194,19 @@ fn a_model_path_without_effect_is_reported() {
 }
 
 #[test]
+fn a_state_that_cannot_be_written_is_warned_of_at_the_start() {
+    // No process can create a file in /proc.
+    let checked = run(&["check", "--state", "/proc/warmroute"]);
+    let warned = String::from_utf8_lossy(&checked.stderr);
+    assert!(checked.status.success(), "{warned}");
+    assert!(warned.contains("warning: --state: cannot write /proc/warmroute"), "{warned}");
+    let folder = TempFolder::new("writable-state");
+    let written = run(&["check", "--state", &folder.file("state")]);
+    let warned = String::from_utf8_lossy(&written.stderr);
+    assert!(!warned.contains("--state"), "{warned}");
+}
+
+#[test]
 fn a_worker_that_fails_its_probes_shows_why() {
     let engine = engine(&[]);
     let tls = engine.url().replace("http://", "https://");

@@ -261,9 +261,19 @@ fn parse(after_key: &[u8]) -> Parsed {
         Some(Ok(usage)) if objects.byte_offset() <= USAGE_BYTES_MAX / 2 => {
             Parsed::Usage(RawUsage::of(&usage))
         }
-        Some(Err(error)) if error.is_eof() && value.len() <= USAGE_BYTES_MAX / 2 => Parsed::Partial,
+        Some(Err(error))
+            if (error.is_eof() || may_end_within_number(value)) && value.len() <= USAGE_BYTES_MAX / 2 =>
+        {
+            Parsed::Partial
+        }
         _ => Parsed::Other,
     }
+}
+
+/// Whether the bytes may end after a number's sign, point or exponent. In a field that it skips, serde_json calls such a number
+/// invalid, not incomplete.
+fn may_end_within_number(bytes: &[u8]) -> bool {
+    matches!(bytes.last(), Some(b'-' | b'+' | b'.' | b'e' | b'E'))
 }
 
 impl RawUsage {
@@ -494,6 +504,10 @@ mod tests {
             r#"{"prompt_tokens":1,"completion_tokens":2,"prompt_tokens":9,"input_tokens_details":{"cached_tokens":4}}"#,
         ] {
             assert_eq!(read(&[format!(r#"{{"usage":{both}}}"#).as_bytes()]), Some(expected), "{both}");
+        }
+        let timed = br#"{"usage":{"queue_time":-1.5e-3,"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}"#;
+        for cut in 0..timed.len() {
+            assert_eq!(read(&[&timed[..cut], &timed[cut..]]), Some(expected), "{cut}");
         }
         let silent = br#"{"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":null}}"#;
         assert_eq!(read(&[silent]).unwrap().cached_tokens, None);

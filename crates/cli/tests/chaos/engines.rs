@@ -52,7 +52,7 @@ impl Engines {
         let (folder, flags) = (model_folder(), settings.flags());
         let flags = ["--model-path", &folder].into_iter().chain(flags.iter().map(String::as_str));
         let heap: &[_] = if from_environment("CHAOS_ONE_HEAP", 1) == 0 { &[] } else { &ONE_HEAP };
-        Gateway::start_with_env(&urls, &flags.collect::<Vec<_>>(), heap)
+        Gateway::start_with_log(&urls, &flags.collect::<Vec<_>>(), heap, settings.log().into())
     }
 
     /// A gateway without settings of its own that follows the engines' events.

@@ -104,6 +104,7 @@ pub enum Gateways {
 #[derive(Clone, Copy, Default)]
 pub struct Counted {
     pub retries: f64,
+    pub retries_denied: f64,
     /// Configurations applied and refused.
     pub reloads: [f64; 2],
 }
@@ -111,6 +112,7 @@ pub struct Counted {
 impl Counted {
     pub fn add(&mut self, gateway: &Gateway) {
         self.retries += gateway.metric("warmroute_retries_total");
+        self.retries_denied += gateway.metric("warmroute_retries_denied_total");
         for (sum, outcome) in self.reloads.iter_mut().zip(["applied", "refused"]) {
             *sum += gateway.metric(&format!("warmroute_config_reloads_total{{outcome=\"{outcome}\"}}"));
         }
@@ -184,6 +186,11 @@ impl FaultInjector {
         gateway.process.signal("-HUP");
         self.collect_drained(Wait::UntilDrained);
         self.floods = self.rushing.drain(..).map(|rushing| rushing.join().unwrap()).collect();
+    }
+
+    /// What the gateways wrote about a request.
+    pub fn log_of(&self, request: &str) -> String {
+        self.settings.log_of(request)
     }
 
     pub fn count(&self) -> usize {

@@ -45,6 +45,9 @@ const LEAK_MIB_MAX: f64 = 3.5;
 /// Tolerated growth of the peak of the same load over the run: the index, learned times, gaps in the heap.
 const GROWTH_MIB_MAX: f64 = 16.0;
 
+/// Lost requests whose story is told.
+const TOLD_MAX: usize = 5;
+
 /// The figures of the table.
 struct Story {
     seconds: u64,
@@ -52,9 +55,6 @@ struct Story {
     tally: Tally,
     faults: FaultInjector,
     in_flight_most: u64,
-    retries: f64,
-    /// Configurations applied and refused.
-    reloads: [f64; 2],
     before: Footprint,
     after: Footprint,
     memory: MemoryPeaks,
@@ -95,9 +95,7 @@ fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie
     let after = Footprint::no_more_than(&gateway, &before);
     faults.counted.add(&gateway);
     let memory = MemoryPeaks { before_mib, after_mib: peak_of_equal_load_mib(&gateway, seed) };
-    let Counted { retries, reloads } = faults.counted;
-    let story =
-        Story { seconds, seed, tally, faults, in_flight_most, retries, reloads, before, after, memory };
+    let story = Story { seconds, seed, tally, faults, in_flight_most, before, after, memory };
     story.tell();
     story.check();
 }
@@ -148,9 +146,11 @@ impl Story {
         network::spoiled().iter().for_each(|how| println!("the network: {how}"));
         println!("at most in flight               {:>7}", self.in_flight_most);
         println!("{tally}");
-        println!("sent to another worker          {:>7}", self.retries);
+        let Counted { retries, retries_denied, reloads } = faults.counted;
+        println!("sent to another worker          {retries:>7}");
+        println!("not sent, the budget was used up {retries_denied:>6}");
         println!("what was done: {}", faults.list());
-        println!("settings: {} times applied, {} times refused", self.reloads[0], self.reloads[1]);
+        println!("settings: {} times applied, {} times refused", reloads[0], reloads[1]);
         println!("open files  {} before, {} after", before.files, after.files);
         let (before, most, after) = (before.rss_mib, faults.most_mib, after.rss_mib);
         println!(
@@ -158,6 +158,9 @@ impl Story {
         );
         let MemoryPeaks { before_mib, after_mib } = self.memory;
         println!("peaks of the same load  {before_mib:.1?} MiB before, {after_mib:.1} MiB after");
+        for request in tally.lost_requests.iter().take(TOLD_MAX) {
+            println!("what the gateways wrote about a lost request:\n{}", faults.log_of(request));
+        }
     }
 
     fn check(&self) {
@@ -169,7 +172,7 @@ impl Story {
         );
         assert!(tally.silent.is_empty(), "answers ended without an error event: {:#?}", tally.silent);
         assert!(self.faults.count() >= self.seconds as usize / 2, "too few faults were injected");
-        assert!(self.retries > 0.0 && tally.broken() > 0, "the faults affected no request");
+        assert!(self.faults.counted.retries > 0.0 && tally.broken() > 0, "the faults affected no request");
         let was_full = tally.turned_away > 0;
         assert!(was_full || self.faults.floods.is_empty(), "the queue was never full");
         let [.., last_but_one, last] = self.memory.before_mib;

@@ -28,20 +28,29 @@ pub enum Outcome {
     /// The response broke, and the client could tell: an error event, or a document shorter than its length.
     Broke(String),
     /// The client got no response, or only an error.
-    Lost(String),
+    Lost {
+        why: String,
+        /// The ID of the request, if there was a response.
+        request: Option<String>,
+    },
     /// The response broke, and the client could not tell.
     Silent(String),
 }
 
 impl Outcome {
     pub fn of(form: Form, response: Option<Response>) -> Outcome {
-        let Some(response) = response else { return Outcome::Lost("no answer".to_owned()) };
+        let Some(response) = response else {
+            return Outcome::Lost { why: "no answer".to_owned(), request: None };
+        };
         match (response.status, form) {
             (200, Form::Document) if response.complete => Outcome::Document,
             (200, Form::Document) => Outcome::Broke("document cut".to_owned()),
             (200, _) => Outcome::of_stream(form, &response),
             (429, _) if is_from_the_queue(&response) => Outcome::TurnedAway,
-            (status, _) => Outcome::Lost(format!("{status}: {}", beginning(&response.text()))),
+            (status, _) => Outcome::Lost {
+                why: format!("{status}: {}", beginning(&response.text())),
+                request: response.header("x-request-id").map(str::to_owned),
+            },
         }
     }
 
@@ -81,6 +90,8 @@ pub struct Tally {
     pub turned_away: u64,
     pub broke: BTreeMap<String, u64>,
     pub lost: BTreeMap<String, u64>,
+    /// The IDs of lost requests.
+    pub lost_requests: Vec<String>,
     pub silent: BTreeMap<String, u64>,
 }
 
@@ -93,7 +104,10 @@ impl Tally {
             Outcome::Left => self.left += 1,
             Outcome::TurnedAway => self.turned_away += 1,
             Outcome::Broke(why) => *self.broke.entry(why).or_default() += 1,
-            Outcome::Lost(why) => *self.lost.entry(why).or_default() += 1,
+            Outcome::Lost { why, request } => {
+                *self.lost.entry(why).or_default() += 1;
+                self.lost_requests.extend(request);
+            }
             Outcome::Silent(why) => *self.silent.entry(why).or_default() += 1,
         }
     }
@@ -104,6 +118,7 @@ impl Tally {
         self.streams += other.streams;
         self.left += other.left;
         self.turned_away += other.turned_away;
+        self.lost_requests.extend_from_slice(&other.lost_requests);
         for (mine, others) in [
             (&mut self.broke, &other.broke),
             (&mut self.lost, &other.lost),

@@ -3,7 +3,7 @@
 //! It varies all options that can change at run time and affect requests: policy, limits, idle timeouts. Every fourth
 //! file is invalid and must change nothing.
 
-use std::fs;
+use std::fs::{self, File};
 
 use crate::from_environment;
 use crate::harness::temp_folder::TempFolder;
@@ -35,6 +35,18 @@ impl Settings {
         // Stopped engines must be detected during the run.
         let probes = [("--health-check-timeout-secs", "1".to_owned())];
         named.into_iter().chain(probes).flat_map(|(name, value)| [name.to_owned(), value]).collect()
+    }
+
+    /// The log that all gateways of the run write to.
+    pub fn log(&self) -> File {
+        File::options().append(true).create(true).open(self.folder.file("log")).unwrap()
+    }
+
+    /// What the gateways wrote about a request.
+    pub fn log_of(&self, request: &str) -> String {
+        let log = fs::read(self.folder.file("log")).unwrap();
+        let log = String::from_utf8_lossy(&log);
+        log.lines().filter(|line| line.contains(request)).map(|line| format!("{line}\n")).collect()
     }
 
     /// The initial settings.

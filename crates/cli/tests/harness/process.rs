@@ -148,6 +148,11 @@ impl Gateway {
     }
 
     pub fn start_with_env(urls: &[&str], more: &[&str], env: &[(&str, &str)]) -> Gateway {
+        Gateway::start_with_log(urls, more, env, Stdio::null())
+    }
+
+    /// Starts a gateway with its log in `log`.
+    pub fn start_with_log(urls: &[&str], more: &[&str], env: &[(&str, &str)], log: Stdio) -> Gateway {
         let mut args =
             vec!["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--decision-headers"];
         if !urls.is_empty() {
@@ -155,7 +160,7 @@ impl Gateway {
             args.extend_from_slice(urls);
         }
         args.extend_from_slice(more);
-        Gateway { process: Process::start_with_env(&args, env) }
+        Gateway { process: Process::start_with_log(&args, env, log) }
     }
 
     pub fn url(&self) -> &str {

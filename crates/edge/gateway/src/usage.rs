@@ -216,7 +216,7 @@ impl Totals {
                 // More space than any engine writes, never completed, or no usage.
                 Parsed::Partial | Parsed::Other => {}
             }
-            bytes = &from[KEY.len()..];
+            bytes = &from[KEY.len() - 1..];
         }
         let begun = (1..KEY.len()).rev().find(|&length| bytes.ends_with(&KEY[..length])).unwrap_or(0);
         &bytes[bytes.len() - begun..]
@@ -450,7 +450,7 @@ fn ends_an_event(chunk: &[u8]) -> bool {
 /// Whether the event reports usage. `"usage":null` does not count.
 fn carries_usage(event: &[u8]) -> bool {
     let is_object = |after_key: &[u8]| after_key.starts_with(b":{") || after_key.starts_with(b": {");
-    KEY_FINDER.find_iter(event).any(|at| is_object(&event[at + KEY.len()..]))
+    after_keys(event).any(is_object)
 }
 
 /// Whether something in the event may be read as a usage.
@@ -458,7 +458,15 @@ pub(crate) fn may_report_usage(event: &[u8]) -> bool {
     let value = |after_key: &[u8]| {
         after_key.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start().first().copied()
     };
-    KEY_FINDER.find_iter(event).any(|at| value(&event[at + KEY.len()..]) == Some(b'{'))
+    after_keys(event).any(|after_key| value(after_key) == Some(b'{'))
+}
+
+/// What follows each key. The quote that ends one may begin the next.
+fn after_keys(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        bytes = &bytes[KEY_FINDER.find(bytes)? + KEY.len() - 1..];
+        Some(&bytes[1..])
+    })
 }
 
 const CHOICES: &[u8] = b"\"choices\":";

@@ -347,7 +347,8 @@ group! {
         /// Memory limit for the JSON bodies of all requests; beyond it requests get 503, and a key whose bodies fill
         /// its share gets 429
         max_buffered_bytes: ByteSize => gateway.bodies_bytes_max,
-        /// Retries on other workers when a worker fails before the first byte
+        /// Retries on other workers when a worker fails before the first byte; workers that cannot be connected to do not
+        /// count
         #[arg(value_name = "TIMES")]
         retry_max_retries: u32 => gateway.retries_max,
         // Off: engines without `continue_final_message` would begin a new answer.

@@ -183,6 +183,25 @@ fn a_killed_worker_is_left_out_and_used_again_when_it_returns() {
 }
 
 #[test]
+fn a_request_finds_the_only_engine_that_is_left() {
+    let (staying, dying) = (engine(&[]), [0; 4].map(|_| engine(&[])));
+    let urls: Vec<&str> = dying.iter().chain([&staying]).map(|engine| engine.url()).collect();
+    // The dead engines count as ready throughout, and without retries nothing is sent twice.
+    let flags = ["--policy", "round_robin", "--health-failure-threshold", "1000", "--retry-max-retries", "0"];
+    let gateway = Gateway::over(&urls, &flags);
+    for engine in dying {
+        engine.signal("-KILL");
+        engine.wait();
+    }
+    for _ in 0..20 {
+        let response = post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
+        assert_eq!((response.status, response.header("x-warmroute-worker")), (200, Some(staying.url())));
+    }
+    assert!(gateway.workers().iter().all(|worker| worker["state"] == "ready"), "{:?}", gateway.workers());
+    assert_eq!(gateway.metric("warmroute_retries_denied_total"), 0.0);
+}
+
+#[test]
 fn a_request_that_breaks_every_worker_does_not_take_the_fleet_out() {
     let engines = [0; 3].map(|_| {
         Scripted::new(|mut asked| {

@@ -32,7 +32,7 @@ pub struct Config {
     pub decision_headers: DecisionHeaders,
     /// Whether to request usage for streams if the client did not.
     pub usage_injection: UsageInjection,
-    /// Retries on other workers after a failure before the first byte.
+    /// Retries on other workers after a failure before the first byte, without those after failed connects.
     pub retries_max: u32,
     /// Whether streams survive their worker.
     pub continue_streams: ContinueStreams,

@@ -73,8 +73,9 @@ pub(crate) struct Dispatch {
     failed_workers: Vec<WorkerId>,
     /// Whether it has waited for a worker that vanished after admission.
     has_waited: bool,
-    /// Failed attempts whose request may have reached the worker. Retries after these draw on the retry budget.
-    workers_reached: u32,
+    /// Failed attempts, without those that could not connect: they sent nothing and cost nothing. Only retries after
+    /// these are limited.
+    attempts_used: u32,
     /// Workers that accepted the request and then failed. They are blamed only when another worker serves the
     /// request: a request that crashes every worker must not take the whole fleet out of service.
     suspects: Vec<Arc<Worker>>,
@@ -185,7 +186,7 @@ impl Dispatch {
             requested_worker,
             failed_workers: Vec::new(),
             has_waited: false,
-            workers_reached: 0,
+            attempts_used: 0,
             suspects: Vec::new(),
             fallback: None,
             permit,
@@ -271,13 +272,13 @@ impl Dispatch {
     /// Whether the request may be sent to another worker after the failed ones.
     fn has_attempts_left(&self) -> bool {
         let is_in_time = self.deadline.is_none_or(|deadline| Instant::now() < deadline);
-        let has_attempts = self.failed_workers.len() <= self.config.retries_max as usize;
+        let has_attempts = self.attempts_used <= self.config.retries_max;
         has_attempts && is_in_time && self.intake.body.can_resend()
     }
 
     /// Whether the request may be retried if the current worker rejects it, and the retry budget allows that.
     fn may_retry(&self) -> bool {
-        let has_attempts = self.failed_workers.len() < self.config.retries_max as usize;
+        let has_attempts = self.attempts_used < self.config.retries_max;
         let is_possible = has_attempts && self.intake.body.can_resend();
         let is_allowed = is_possible && self.forwarding.retries.has_room(self.forwarding.clock.now());
         if is_possible && !is_allowed {
@@ -287,9 +288,9 @@ impl Dispatch {
     }
 
     /// Takes a retry from the budget that all requests share. First attempts are free, and so are attempts after failed
-    /// connects: nothing was sent, so nothing is sent twice.
+    /// connects.
     fn spend_retry(&self, decision: Box<Decision>) -> Result<Box<Decision>, GatewayError> {
-        if self.workers_reached > 0 && self.forwarding.retries.spend(self.forwarding.clock.now()).is_err() {
+        if self.attempts_used > 0 && self.forwarding.retries.spend(self.forwarding.clock.now()).is_err() {
             self.forwarding.observers.metrics.count_denied_retry();
             return Err(GatewayError::NotReady);
         }
@@ -341,7 +342,7 @@ impl Dispatch {
         attempt.reject(class);
         started.response.reclaim_connection().into_iter().for_each(|connection| upstream.keep(connection));
         self.failed_workers.push(worker.id);
-        self.workers_reached += 1;
+        self.attempts_used += 1;
         if class == StatusClass::WorkerFailure {
             self.suspect(worker);
         }
@@ -411,7 +412,7 @@ impl Dispatch {
 
     fn first_byte_wait(&self, worker: &Worker) -> FirstByteWait {
         let upload = self.intake.body.upload_status();
-        let has_attempts = self.failed_workers.len() < self.config.retries_max as usize;
+        let has_attempts = self.attempts_used < self.config.retries_max;
         let avoid = (has_attempts && upload.is_none()).then(|| self.failed_workers.clone());
         let began = upload.map_or(Began::At(Instant::now()), |status| Began::WithUpload(Arc::clone(status)));
         let limit = (began, self.config.timeouts.first_byte);
@@ -469,8 +470,7 @@ impl Dispatch {
         }
         attempt.fail(error);
         self.failed_workers.push(worker.id);
-        let was_sent = !error.is_unreachable() && !matches!(error, UpstreamError::OwnShortage(_));
-        self.workers_reached += u32::from(was_sent);
+        self.attempts_used += u32::from(!error.is_unreachable());
         if error.is_unreachable() {
             blame_worker(&self.forwarding.router, self.forwarding.clock, &worker, error);
         } else if error.is_worker_fault() {

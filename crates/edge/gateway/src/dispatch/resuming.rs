@@ -72,7 +72,7 @@ impl Dispatch {
     /// Sends the request with the text so far to another worker.
     async fn send_remainder(&mut self, mut remainder: Remainder) -> Result<Resumed, GatewayError> {
         let mut is_counted = false;
-        let failures_max = self.failed_workers.len() + self.config.retries_max as usize;
+        let attempts_max = self.attempts_used.saturating_add(self.config.retries_max);
         loop {
             let decision = match self.route() {
                 Err(refusal) if self.may_wait(&refusal) => {
@@ -104,7 +104,7 @@ impl Dispatch {
                 Err(error) => self.record_failure(attempt, &error),
             }
             let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if is_late || self.failed_workers.len() > failures_max {
+            if is_late || self.attempts_used > attempts_max {
                 return Err(GatewayError::NotReady);
             }
         }
@@ -136,6 +136,7 @@ impl Dispatch {
         }
         self.log_worker_error(&attempt, status.as_u16(), "worker does not continue the stream");
         self.failed_workers.push(attempt.decision.worker.id);
+        self.attempts_used += 1;
         attempt.reject(class);
         match class {
             StatusClass::Normal => Err(GatewayError::WorkerFailed(format!("status {status}"))),

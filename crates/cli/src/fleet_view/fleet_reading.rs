@@ -36,7 +36,8 @@ pub struct WorkerReading {
 pub struct EngineLoad {
     pub waiting: u64,
     pub running: u64,
-    pub kv_use: f64,
+    /// As a share; `None` where the engine does not tell it.
+    pub kv_use: Option<f64>,
 }
 
 /// Counters of a worker since the gateway started.

@@ -108,6 +108,7 @@ impl<'a> FleetTable<'a> {
 
     fn cells(&self, worker: &WorkerReading) -> [String; 10] {
         let since = self.since[&*worker.label];
+        let kv_use = worker.load.and_then(|load| load.kv_use);
         let reported = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
         [
             worker.label.clone(),
@@ -116,7 +117,7 @@ impl<'a> FleetTable<'a> {
             worker.in_flight.to_string(),
             reported(worker.load.map(|load| load.waiting)),
             reported(worker.load.map(|load| load.running)),
-            worker.load.map_or_else(|| "-".to_owned(), |load| format!("{:.0}", load.kv_use * 100.0)),
+            kv_use.map_or_else(|| "-".to_owned(), |kv_use| format!("{:.0}", kv_use * 100.0)),
             format!("{:.0}", worker.queue_ms),
             percent(since.cached_tokens, since.prompt_tokens),
             percent(since.requests, self.total().requests),
@@ -175,7 +176,7 @@ mod tests {
             view: "presumed".to_owned(),
             in_flight: requests as u64,
             queue_ms: 100.0 - requests,
-            load: (requests > 1.0).then_some(EngineLoad { waiting: 3, running: 2, kv_use: 0.5 }),
+            load: (requests > 1.0).then_some(EngineLoad { waiting: 3, running: 2, kv_use: Some(0.5) }),
             counts: WorkerCounts { requests, cached_tokens, prompt_tokens: 100.0, ..WorkerCounts::default() },
         };
         FleetReading { at, readiness: "ready".to_owned(), workers: counts.map(worker).into() }

@@ -71,6 +71,12 @@ impl Call {
         self.stream.write_all(bytes).unwrap();
     }
 
+    /// Sends these bytes again and again, from another thread, until the connection is closed.
+    pub fn keep_sending(&self, bytes: Vec<u8>) {
+        let mut stream = self.stream.try_clone().unwrap();
+        std::thread::spawn(move || while stream.write_all(&bytes).is_ok() {});
+    }
+
     /// A request as bytes.
     pub fn request(method: &str, path: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");

@@ -146,6 +146,28 @@ fn with_injection_off_streams_pass_unchanged() {
 }
 
 #[test]
+fn a_stream_whose_length_the_engine_tells_is_whole_without_the_injected_usage() {
+    let engine = Scripted::new(|mut asked| {
+        let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\n";
+        let rest = "data: [DONE]\n\n";
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: ";
+        asked.write(&format!("{head}{}\r\n\r\n{usage}", usage.len() + rest.len()));
+        if asked.turn % 2 == 1 {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        asked.write(rest);
+    });
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    for _ in 0..4 {
+        let body = crate::harness::client::chat_stream("m", 3);
+        let stream = post(gateway.url(), "/v1/chat/completions", &body);
+        assert_eq!((stream.status, stream.complete, &*stream.text()), (200, true, "data: [DONE]\n\n"));
+        assert_eq!(stream.header("content-length").unwrap_or("14"), "14");
+    }
+    engine.check();
+}
+
+#[test]
 fn salts_and_models_share_nothing() {
     let (_engines, urls) = engines(1);
     let gateway = over(&urls, &[]);

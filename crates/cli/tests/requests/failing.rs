@@ -427,6 +427,51 @@ fn a_worker_that_hangs_after_a_whole_upload_is_not_waited_for_any_longer() {
 }
 
 #[test]
+fn a_worker_that_stops_reading_an_upload_is_given_up() {
+    // The second worker has even begun an answer.
+    for begins_answer in [false, true] {
+        let gate = Gate::default();
+        let held = gate.clone();
+        let engine = Scripted::new(move |mut asked| {
+            if begins_answer {
+                asked.begin_events();
+            }
+            held.pass();
+        });
+        let gateway = Gateway::over(&[&engine.url], &["--first-byte-timeout-secs", "1"]);
+        let endless = || {
+            let call = Call::raw(gateway.url(), CHUNKED_UPLOAD.as_bytes());
+            call.keep_sending(format!("{:x}\r\n{}\r\n", 1 << 16, "x".repeat(1 << 16)).into_bytes());
+            call
+        };
+        assert_eq!(endless().finish().status, 504);
+        let call = endless();
+        engine.wait_for_asked(2);
+        call.hang_up();
+        gateway.wait_for_idle();
+        gate.open();
+        engine.check();
+    }
+}
+
+#[test]
+fn an_upload_finds_the_only_engine_that_is_left() {
+    let (staying, dying) = (good(), [0; 2].map(|_| engine(&[])));
+    let urls: Vec<&str> = dying.iter().map(|engine| engine.url()).chain([&*staying.url]).collect();
+    let flags = ["--policy", "round_robin", "--health-failure-threshold", "1000", "--retry-max-retries", "0"];
+    let gateway = Gateway::over(&urls, &flags);
+    for engine in dying {
+        engine.signal("-KILL");
+        engine.wait();
+    }
+    for _ in 0..6 {
+        let answer = Call::raw(gateway.url(), format!("{CHUNKED_UPLOAD}4\r\nRIFF\r\n0\r\n\r\n").as_bytes());
+        assert_eq!(answer.finish().status, 200);
+    }
+    assert_eq!(staying.asked(), 6);
+}
+
+#[test]
 fn a_request_that_a_worker_has_taken_is_not_sent_to_it_again() {
     // An answer leaves an idle connection; the second request on it is read and then dropped.
     let dropped = Arc::new(AtomicUsize::new(0));

@@ -18,7 +18,7 @@ use crate::position::{AdmissionPosition, NO_DUE};
 /// How often in a row a waiting class may be passed over for higher ones.
 pub const PASSED_MAX: u32 = 8;
 
-/// How many requests are dropped at once: whoever enters or ends meanwhile waits.
+/// How many requests are dropped under one hold of the lock. Requests that enter or end wait for the lock meanwhile.
 pub(crate) const DROPPED_AT_ONCE_MAX: usize = 256;
 
 /// What the queue needs to know of a request to order it.
@@ -173,8 +173,8 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Drops requests of a route, or of all, that cannot be admitted when they are due if one is admitted in each
-    /// `interval`: of each class those in the last slots, the lowest class first. Returns how many. Many are dropped by and
-    /// by, as other requests come.
+    /// `interval`: of each class those in the last slots, the lowest class first. Returns how many. One call
+    /// drops at most a few hundred; later calls drop the rest.
     pub fn shed_hopeless(&mut self, route: Option<u64>, interval: Micros, now: Micros) -> usize {
         let before = self.len;
         for class in Class::ALL.into_iter().rev() {

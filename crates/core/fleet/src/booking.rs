@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use warmroute_types::{Micros, WorkerId};
+use warmroute_types::{Delivery, Micros, WorkerId};
 
 use crate::booked_work::BookedWork;
 use crate::prefill_queue::Ticket;
@@ -92,11 +92,12 @@ impl Booking {
         }
     }
 
-    /// Records the end of a streamed answer: how long it has kept its place.
-    pub fn ended(&mut self, now: Micros) {
-        if let Some(first) = self.first_token_at.take() {
-            self.fleet.learn_answer(self.worker, first, now);
-        }
+    /// Records the end of an answer: how long it has kept its place. One that is not streamed began to when its first token was
+    /// expected.
+    pub fn ended(&mut self, expected_first_token: Micros, now: Micros) {
+        let is_whole = self.work.delivery == Delivery::Whole;
+        let first_token = self.first_token_at.take().or(is_whole.then_some(expected_first_token));
+        first_token.into_iter().for_each(|first| self.fleet.learn_answer(self.worker, first, now));
     }
 
     /// Records the engine's cached-token count, from which the latency model learns. Further calls have no

@@ -46,6 +46,8 @@ pub struct Fleet {
 struct OutcomeCounters {
     answers: AtomicU32,
     breaks: AtomicU32,
+    /// The answers whose time was learned. Refused requests are not among them: they had no place in the engine.
+    timed: AtomicU32,
     /// How long its answers take.
     answer_time: AnswerTime,
 }
@@ -249,6 +251,9 @@ impl Fleet {
         let change = self.change(worker.id);
         change.load.set_state(after);
         change.load.set_awaits_answer(slot.health.breaker().awaits_answer());
+        if is_away(before) != is_away(after) {
+            self.publish_places(&slots, self.queue(worker.id).kind());
+        }
         (before != after).then_some(after)
     }
 
@@ -324,12 +329,14 @@ impl Fleet {
     }
 
     /// Shows decisions the places of the workers of one kind. A worker that has not shown its own has the fewest that another one
-    /// of its kind has, unless it has run more: with unlimited places it would get all requests.
+    /// of its kind has, unless it has run more: a worker without a number would look unlimited and get all requests. Engines that
+    /// are away do not count: nothing would correct their number.
     fn publish_places(&self, slots: &[WorkerSlot], kind: u8) {
         let of_kind = |slot: &&WorkerSlot| {
             slot.membership == Membership::Member && self.queue(slot.worker.id).kind() == kind
         };
-        let fewest = slots.iter().filter(of_kind).filter_map(|slot| slot.places.places()).min();
+        let here = slots.iter().filter(of_kind).filter(|slot| !is_away(slot.health.state()));
+        let fewest = here.filter_map(|slot| slot.places.places()).min();
         for slot in slots.iter().filter(of_kind) {
             let places = slot.places.places().or(fewest.filter(|&fewest| slot.places.allow(fewest)));
             if self.engine_places(slot.worker.id).places.map(NonZeroU16::get) != places {
@@ -361,8 +368,9 @@ impl Fleet {
     pub(crate) fn learn_answer(&self, worker: WorkerId, first_token_at: Micros, now: Micros) {
         let took_ms = now.since(first_token_at).0 as f32 / 1e3;
         let of_kind = self.kinds.get(self.queue(worker).kind()).answers();
-        let usual_ms = of_kind.mean_ms(PRIOR_MS);
-        self.outcomes[worker.index()].answer_time.learn(took_ms, usual_ms);
+        let (usual_ms, of_worker) = (of_kind.mean_ms(PRIOR_MS), &self.outcomes[worker.index()]);
+        of_worker.timed.fetch_add(1, Relaxed);
+        of_worker.answer_time.learn(took_ms, usual_ms);
         of_kind.learn(took_ms, PRIOR_MS);
     }
 
@@ -518,7 +526,7 @@ impl Fleet {
             slot.places = PlaceReports::default();
         }
         let kind = self.queue(worker.id).kind();
-        let answers = self.outcomes[worker.id.index()].answers.load(Relaxed);
+        let answers = self.outcomes[worker.id.index()].timed.load(Relaxed);
         let mut full = self.kinds.get(kind).full().lock();
         let is_new = slot.places.report((worker.id, answers), &report, &mut full);
         drop(full);
@@ -694,6 +702,11 @@ impl WorkerSlot {
             model_cards: Arc::clone(&self.model_cards),
         }
     }
+}
+
+/// Whether the worker is known and not in use, so that its reports say nothing of now.
+fn is_away(state: WorkerState) -> bool {
+    !state.takes_requests() && state != WorkerState::Starting
 }
 
 #[cfg(test)]
@@ -911,9 +924,45 @@ mod tests {
     /// Reports of a full engine with so many running requests, all of which end meanwhile.
     fn show_full(fleet: &Fleet, worker: &Worker, running: u32) {
         for _ in 0..5 {
-            (0..running / 4).for_each(|_| fleet.answered(worker, false, AnswerProgress::Complete));
-            fleet.report(worker, LoadReport { running, waiting: 90, at: Micros(1), ..LoadReport::default() });
+            (0..running / 4).for_each(|_| fleet.learn_answer(worker.id, Micros(1), Micros(2)));
+            fleet.report(worker, full(running));
         }
+    }
+
+    /// The report of an engine in which requests wait and the memory has room.
+    fn full(running: u32) -> LoadReport {
+        LoadReport { running, waiting: 90, kv_use: Some(0.2), at: Micros(1), ..LoadReport::default() }
+    }
+
+    #[test]
+    fn refused_requests_do_not_show_places() {
+        let (fleet, worker) = ready();
+        for _ in 0..20 {
+            (0..64).for_each(|_| fleet.answered(&worker, false, AnswerProgress::Complete));
+            fleet.report(&worker, full(27));
+        }
+        assert_eq!(places(&fleet, worker.id), None, "27 run behind a long prompt, and others get 400");
+    }
+
+    #[test]
+    fn places_of_an_engine_that_is_away_do_not_bind_the_others() {
+        let fleet = fleet_of(2);
+        let workers: Vec<_> = fleet.members().into_iter().map(|view| view.worker).collect();
+        let probed = |result, times| {
+            (0..times).for_each(|second| _ = fleet.probed(&workers[0], result, Micros::from_secs(second)));
+        };
+        probed(ProbeResult::Answered, 1);
+        show_full(&fleet, &workers[0], 64);
+        assert_eq!(places(&fleet, workers[1].id), Some(64));
+        probed(ProbeResult::Failed, 9);
+        assert!(fleet.is_unreachable(workers[0].id));
+        assert_eq!(places(&fleet, workers[1].id), None);
+        probed(ProbeResult::Answered, 9);
+        assert_eq!(
+            places(&fleet, workers[1].id),
+            Some(64),
+            "the router forgets the number of an engine that comes back"
+        );
     }
 
     #[test]
@@ -949,7 +998,7 @@ mod tests {
             for _ in 0..400 {
                 let mut booking = Booking::make(&fleet, WorkerId(worker), work, Micros(1));
                 booking.first_token(Micros(2));
-                booking.ended(Micros(2) + took);
+                booking.ended(Micros(1), Micros(2) + took);
             }
         };
         let near = |worker, ms: f32| (fleet.answer_ms(WorkerId(worker)) / ms - 1.0).abs() < 0.05;
@@ -960,6 +1009,12 @@ mod tests {
         fleet.leave(&worker.address);
         fleet.join(worker.address.clone(), Models::named(&["other"])).unwrap();
         assert!(near(1, 5_000.0), "another engine");
+        let whole = BookedWork { delivery: Delivery::Whole, ..BookedWork::default() };
+        for _ in 0..400 {
+            let mut booking = Booking::make(&fleet, WorkerId(2), whole, Micros(1));
+            booking.ended(Micros::from_secs(3), Micros::from_secs(5));
+        }
+        assert!(near(2, 2_000.0), "not streamed: first tokens were expected two seconds before the ends");
     }
 
     #[test]
@@ -989,9 +1044,8 @@ mod tests {
         let (fleet, worker) = ready();
         let queries = |queries| Some(PrefixCache { queries, hits: 0 });
         for _ in 0..5 {
-            let full = LoadReport { running: 64, waiting: 90, at: Micros(1), ..LoadReport::default() };
-            (0..16).for_each(|_| fleet.answered(&worker, false, AnswerProgress::Complete));
-            fleet.report(&worker, LoadReport { prefix_cache: queries(900), ..full });
+            (0..16).for_each(|_| fleet.learn_answer(worker.id, Micros(1), Micros(2)));
+            fleet.report(&worker, LoadReport { prefix_cache: queries(900), ..full(64) });
         }
         assert_eq!(places(&fleet, worker.id), Some(64));
         let new = LoadReport { running: 1, prefix_cache: queries(10), ..LoadReport::default() };

@@ -5,7 +5,8 @@
 //! number. Requests also wait between two steps, and behind long prompts. So the number counts only if it is the most that the
 //! engine has ever had running, if many wait, and if it is seen again: in reports of [`ENGINES_MIN`] engines of its kind within
 //! [`ENGINES_WITHIN`] of each other, or in [`REPORTS_MIN`] of the engine in a row while half of its answers end and others take
-//! their places.
+//! their places. While an engine of the kind runs slowly more and more, nothing is learned: a number that grows looks like one that
+//! stays, from each report to the next.
 
 use warmroute_types::{LoadReport, Micros, WorkerId};
 
@@ -15,9 +16,9 @@ pub(crate) struct PlaceReports {
     places: Option<u16>,
     /// The most requests that a report had running.
     most_running: u32,
-    /// Requests that ran at the last report, if it showed a full engine; else 0.
+    /// Requests that ran at the first of the latest reports in a row that showed a full engine with about as many; 0 without one.
     full_at: u32,
-    /// Reports in a row that showed it full with this number.
+    /// The number of these reports.
     reports: u32,
     /// Answers of the engine before them.
     answers: u32,
@@ -28,10 +29,13 @@ pub(crate) struct PlaceReports {
 /// Full engines of one kind that have shown the same number of running requests, one after another.
 #[derive(Debug, Default)]
 pub(crate) struct FullEngines {
+    /// Requests that ran in the first of them.
     running: u32,
     seen: [Option<WorkerId>; ENGINES_MIN],
     /// When the last of them was seen.
     at: Micros,
+    /// When an engine last ran a few more requests than while it looked full.
+    grown_at: Option<Micros>,
 }
 
 /// Fewer places are not learned: so few requests often run twice in a row.
@@ -97,7 +101,7 @@ impl PlaceReports {
         if at.since(self.confirmed_at) > FORGOTTEN_AFTER {
             *self = PlaceReports { confirmed_at: at, ..PlaceReports::default() };
         }
-        let full_before = std::mem::take(&mut self.full_at);
+        let full_at = std::mem::take(&mut self.full_at);
         if running > PLACES_MAX {
             return;
         }
@@ -105,27 +109,28 @@ impl PlaceReports {
         // Run more than there are places: they are not that few.
         self.places = self.places.filter(|&places| self.allow(places));
         let is_most = is_near(running, self.most_running);
-        let waits = waiting >= WAITING_MIN.max(running / RUNNING_PER_WAITING) && kv_use < KV_USE_MAX;
+        let has_room = kv_use.is_some_and(|kv_use| kv_use < KV_USE_MAX);
+        let waits = waiting >= WAITING_MIN.max(running / RUNNING_PER_WAITING) && has_room;
         if is_most && waits && running >= PLACES_MIN {
-            self.full_at = running;
-            if !is_near(running, full_before) {
+            let goes_on = is_near(running, full_at);
+            if !goes_on {
                 (self.reports, self.answers) = (0, answers);
             }
+            self.full_at = if goes_on { full_at } else { running };
             self.reports += 1;
             // Requests waited when fewer ran, so they wait for something else than places.
-            let has_grown = full_before > 0 && self.reports == 1;
+            let has_grown = full_at > 0 && !goes_on;
             if has_grown {
-                *kind = FullEngines::default();
+                kind.grew(full_at, running, at);
             }
             let is_usual = !has_grown && kind.saw(worker, running, at);
             let ended = answers.wrapping_sub(self.answers);
             let is_refilled = self.reports >= REPORTS_MIN && ended >= running / RUNNING_PER_ANSWER;
-            if is_usual || is_refilled {
+            if (is_usual || is_refilled) && !kind.has_grown(at) {
                 self.places = u16::try_from(self.most_running).ok();
             }
         } else if waits {
-            // An engine of this kind waits for something else.
-            *kind = FullEngines::default();
+            kind.start_over();
         }
         if self.full_at > 0 || (is_most && self.places.is_none()) {
             self.confirmed_at = at;
@@ -137,9 +142,10 @@ impl FullEngines {
     /// An engine was full with so many running requests. Whether enough others were before it.
     fn saw(&mut self, worker: WorkerId, running: u32, at: Micros) -> bool {
         if !is_near(self.running, running) || at.since(self.at) > ENGINES_WITHIN {
-            *self = FullEngines::default();
+            self.start_over();
+            self.running = running;
         }
-        (self.running, self.at) = (self.running.max(running), at);
+        self.at = at;
         if !self.seen.contains(&Some(worker))
             && let Some(free) = self.seen.iter_mut().find(|seen| seen.is_none())
         {
@@ -147,10 +153,33 @@ impl FullEngines {
         }
         self.seen.iter().all(Option::is_some)
     }
+
+    /// An engine that looked full runs more requests now. A large step may end at its places, and many small ones do not.
+    fn grew(&mut self, from: u32, to: u32, at: Micros) {
+        self.start_over();
+        if to - from.min(to) <= 2 * tolerance(to) {
+            self.grown_at = Some(at);
+        }
+    }
+
+    /// Whether an engine has lately run a few more requests than while it looked full.
+    fn has_grown(&self, now: Micros) -> bool {
+        self.grown_at.is_some_and(|at| now.since(at) <= ENGINES_WITHIN)
+    }
+
+    /// Forgets the engines: one of them waits for something else.
+    fn start_over(&mut self) {
+        *self = FullEngines { grown_at: self.grown_at, ..FullEngines::default() };
+    }
 }
 
 fn is_near(one: u32, other: u32) -> bool {
-    one.abs_diff(other) <= (one.max(other) / ENDED_SHARE).max(1)
+    one.abs_diff(other) <= tolerance(one.max(other))
+}
+
+/// By how much the numbers of a full engine differ.
+fn tolerance(running: u32) -> u32 {
+    (running / ENDED_SHARE).max(1)
 }
 
 #[cfg(test)]
@@ -173,7 +202,7 @@ mod tests {
     impl Scene {
         /// The places after a report of so many running and waiting requests.
         fn after(&mut self, running: u32, waiting: u32) -> Option<u16> {
-            self.report(LoadReport { running, waiting, kv_use: 0.2, ..LoadReport::default() })
+            self.report(LoadReport { running, waiting, kv_use: Some(0.2), ..LoadReport::default() })
         }
 
         /// The places after reports that show it full.
@@ -231,9 +260,9 @@ mod tests {
     #[test]
     fn an_engine_that_waits_for_memory_shows_no_places() {
         let mut scene = scene();
-        for kv_use in [0.5, 0.97, 1.0, f32::NAN].repeat(5) {
+        for kv_use in [Some(0.5), Some(0.97), Some(1.0), Some(f32::NAN), None].repeat(5) {
             let report = LoadReport { running: 100, waiting: 50, kv_use, ..LoadReport::default() };
-            assert_eq!(scene.report(report), None, "{kv_use}");
+            assert_eq!(scene.report(report), None, "{kv_use:?}");
         }
     }
 
@@ -290,7 +319,7 @@ mod tests {
         let mut fleet = [PlaceReports::default(); 8];
         let mut places = |index: usize, running, waiting, passed| {
             at = at + passed;
-            let report = LoadReport { running, waiting, kv_use: 0.1, at, ..LoadReport::default() };
+            let report = LoadReport { running, waiting, kv_use: Some(0.1), at, ..LoadReport::default() };
             fleet[index].report((WorkerId(index as u16), 0), &report, &mut kind);
             fleet[index].places()
         };
@@ -314,10 +343,45 @@ mod tests {
             for (index, places) in fleet.iter_mut().enumerate() {
                 // The first time nothing tells them from full engines.
                 let running = if running == 21 { running + index as u32 % 3 } else { running };
-                let report = LoadReport { running, waiting: 26, ..LoadReport::default() };
+                let report = LoadReport { running, waiting: 26, kv_use: Some(0.1), ..LoadReport::default() };
                 places.report((WorkerId(index as u16), 0), &report, &mut kind);
                 assert_eq!(places.places(), None, "{running} on {index}");
             }
+        }
+    }
+
+    #[test]
+    fn engines_that_run_slowly_more_and_more_show_nothing() {
+        for (first, more, engines, seconds) in
+            [(20, 1, 1, 1), (20, 1, 4, 1), (20, 1, 4, 7), (128, 2, 4, 1), (300, 5, 8, 3)]
+        {
+            let (mut kind, mut fleet) = (FullEngines::default(), vec![PlaceReports::default(); engines]);
+            for round in 0..400 {
+                let running = first + more * (round / seconds);
+                for (index, places) in fleet.iter_mut().enumerate() {
+                    let at = Micros::from_millis(1_000_000 + u64::from(round) * 1_000 + 100 * index as u64);
+                    let report =
+                        LoadReport { running, waiting: 90, kv_use: Some(0.2), at, ..LoadReport::default() };
+                    places.report((WorkerId(index as u16), round * running / 4), &report, &mut kind);
+                    // Before the number has grown for the first time, nothing tells it from one that stays.
+                    let is_early = running <= first + 2 * tolerance(running);
+                    assert!(is_early || places.places().is_none(), "{running} on {index} of {engines}");
+                }
+            }
+            // The growth ends at 4,000, long before the last report.
+            let shown = (0..100).map(|round| {
+                let at = Micros::from_secs(1_400 + u64::from(round));
+                let report = LoadReport {
+                    running: 4_000,
+                    waiting: 900,
+                    kv_use: Some(0.2),
+                    at,
+                    ..LoadReport::default()
+                };
+                fleet[0].report((WorkerId(0), round * 1_000), &report, &mut kind);
+                fleet[0].places()
+            });
+            assert_eq!(shown.last().unwrap(), Some(4_000));
         }
     }
 }

@@ -65,7 +65,10 @@ impl Trial {
 }
 
 /// `kv_use` with all KV blocks in use.
-const WHOLE: f32 = u16::MAX as f32;
+const WHOLE: f32 = (UNREPORTED - 1) as f32;
+
+/// `kv_use` of an engine that does not tell it.
+const UNREPORTED: u16 = u16::MAX;
 
 /// Unit of [`WorkerLoad::paused_until`], in microseconds.
 const TENTH: u64 = 100_000;
@@ -266,7 +269,9 @@ impl WorkerLoad {
 
     pub(crate) fn report(&self, report: LoadReport) {
         self.reported.store(u64::from(report.waiting) << 32 | u64::from(report.running), Relaxed);
-        self.kv_use.store((report.kv_use.clamp(0.0, 1.0) * WHOLE).round() as u16, Relaxed);
+        let kv_use =
+            report.kv_use.map_or(UNREPORTED, |kv_use| (kv_use.clamp(0.0, 1.0) * WHOLE).round() as u16);
+        self.kv_use.store(kv_use, Relaxed);
         self.reported_at.store(report.at.0.max(1), Relaxed);
         self.booked_since.store(0, Relaxed);
     }
@@ -289,11 +294,11 @@ impl WorkerLoad {
     pub(crate) fn view(&self) -> WorkerLoadView {
         let at = Micros(self.reported_at.load(Relaxed));
         let reported = self.reported.load(Relaxed);
-        let kv_use = f32::from(self.kv_use.load(Relaxed)) / WHOLE;
+        let kv_use = Some(self.kv_use.load(Relaxed)).filter(|&kv_use| kv_use != UNREPORTED);
         let report = LoadReport {
             waiting: (reported >> 32) as u32,
             running: reported as u32,
-            kv_use,
+            kv_use: kv_use.map(|kv_use| f32::from(kv_use) / WHOLE),
             prefix_cache: None,
             places: None,
             at,

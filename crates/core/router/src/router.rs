@@ -71,8 +71,8 @@ pub struct Router<P> {
     fleet: Arc<Fleet>,
     index: Arc<Index>,
     policies: RwLock<Policies<P>>,
-    /// Read with `read_recursive`: some read it while they hold `pools`, and some take `pools` while they hold it, so nobody
-    /// may wait behind a writer that waits for either.
+    /// Read with `read_recursive`, which does not queue behind a waiting writer: code that holds `pools` reads it, and code that
+    /// holds it takes `pools`. With plain reads the two could wait for each other.
     model_rules: RwLock<ModelRuleTable<P>>,
     config: Config,
     /// Concurrency limit of a worker, in requests; 0: no limit.
@@ -196,7 +196,8 @@ impl<P: Policy> Router<P> {
                 }
                 decision.assignment_guard.iter_mut().for_each(AssignmentGuard::answered);
                 decision.booking.answered(&decision.worker, AnswerProgress::Complete);
-                answered.iter().for_each(|answered| decision.booking.ended(answered.at));
+                let expected = decision.made + Micros::from_millis_f64(decision.expected_ttft_ms().into());
+                answered.iter().for_each(|answered| decision.booking.ended(expected, answered.at));
                 let feedback = answered.map(|answered| self.feedback(decision, answered));
                 Observed { ejected_until: None, feedback }
             }

@@ -10,8 +10,8 @@ pub struct LoadReport {
     pub waiting: u32,
     /// Requests in the batch.
     pub running: u32,
-    /// Share of KV blocks in use by running requests, 0 to 1.
-    pub kv_use: f32,
+    /// Share of KV blocks in use by running requests, 0 to 1, where the engine tells.
+    pub kv_use: Option<f32>,
     /// The engine's own counters of its prefix cache, where it has them.
     pub prefix_cache: Option<PrefixCache>,
     /// Requests that the engine computes at once at most, where it tells.

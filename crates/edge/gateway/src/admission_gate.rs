@@ -88,7 +88,7 @@ pub(crate) struct Waiter {
 
 impl Waiter {
     /// The workers that the request may use, after this number of joins. Ids from before a join are not used: the
-    /// request is woken and asks again.
+    /// request is woken too early at worst, and waits again.
     pub(crate) fn usable(&self, joins: u64) -> Usable<'_> {
         let usable = Usable { within: self.within.as_deref(), ..Usable::default() };
         let is_current = joins == self.joins;
@@ -234,7 +234,7 @@ impl AdmissionGate {
                 return false;
             }
             let now = self.clock.now();
-            // Each of them wakes its request. Others that enter or end go first after some of them.
+            // A dropped request is woken. After some of them the lock passes to requests that enter or end.
             while !admission.drop_late(now) {
                 MutexGuard::bump(&mut admission);
             }

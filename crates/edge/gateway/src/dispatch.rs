@@ -73,9 +73,11 @@ pub(crate) struct Dispatch {
     failed_workers: Vec<WorkerId>,
     /// Whether it has waited for a worker that vanished after admission.
     has_waited: bool,
-    /// Failed attempts, without those that could not connect: they sent nothing and cost nothing. Only retries after
-    /// these are limited.
+    /// Failed attempts, without those whose worker could not be connected to: they cost nothing. Only retries after these are
+    /// limited.
     attempts_used: u32,
+    /// Those of them that sent something. Only retries after these draw on the budget that all requests share.
+    attempts_sent: u32,
     /// Workers that accepted the request and then failed. They are blamed only when another worker serves the
     /// request: a request that crashes every worker must not take the whole fleet out of service.
     suspects: Vec<Arc<Worker>>,
@@ -187,6 +189,7 @@ impl Dispatch {
             failed_workers: Vec::new(),
             has_waited: false,
             attempts_used: 0,
+            attempts_sent: 0,
             suspects: Vec::new(),
             fallback: None,
             permit,
@@ -290,7 +293,7 @@ impl Dispatch {
     /// Takes a retry from the budget that all requests share. First attempts are free, and so are attempts after failed
     /// connects.
     fn spend_retry(&self, decision: Box<Decision>) -> Result<Box<Decision>, GatewayError> {
-        if self.attempts_used > 0 && self.forwarding.retries.spend(self.forwarding.clock.now()).is_err() {
+        if self.attempts_sent > 0 && self.forwarding.retries.spend(self.forwarding.clock.now()).is_err() {
             self.forwarding.observers.metrics.count_denied_retry();
             return Err(GatewayError::NotReady);
         }
@@ -342,7 +345,7 @@ impl Dispatch {
         attempt.reject(class);
         started.response.reclaim_connection().into_iter().for_each(|connection| upstream.keep(connection));
         self.failed_workers.push(worker.id);
-        self.attempts_used += 1;
+        (self.attempts_used, self.attempts_sent) = (self.attempts_used + 1, self.attempts_sent + 1);
         if class == StatusClass::WorkerFailure {
             self.suspect(worker);
         }
@@ -420,15 +423,13 @@ impl Dispatch {
     }
 
     async fn send_once(&mut self, upstream: &Upstream) -> Result<StartedResponse, UpstreamError> {
-        let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
-        let mut request = self.request(upstream, body);
         // An upload can be sent only once, and what a worker stores has no other worker. They do not risk a reused
         // connection that the worker may have closed.
         let risks_none = self.intake.body.is_upload() || self.intake.request.stored.worker.is_some();
         let reused = if risks_none { None } else { upstream.reuse() };
         if let Some(reused) = reused {
-            let sent = Instant::now();
-            match reused.send(request).await {
+            let (sent, body) = (Instant::now(), self.intake.body.take().ok_or(UpstreamError::Closed)?);
+            match reused.send(self.request(upstream, body)).await {
                 Ok(response) => {
                     upstream.mark_keeps_open();
                     return read_first_chunk(response).await;
@@ -436,11 +437,11 @@ impl Dispatch {
                 Err(UpstreamError::Closed | UpstreamError::Io(_)) if sent.elapsed() < STALE_WITHIN => {}
                 Err(error) => return Err(error),
             }
-            let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
-            request = self.request(upstream, body);
         }
         let fresh = upstream.connect(self.config.timeouts.connect).await?;
-        read_first_chunk(fresh.send(request).await?).await
+        // Without a connection, an upload can still go to another worker.
+        let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
+        read_first_chunk(fresh.send(self.request(upstream, body)).await?).await
     }
 
     fn request<'a>(&'a self, upstream: &'a Upstream, body: UpstreamBody) -> UpstreamRequest<'a> {
@@ -471,6 +472,7 @@ impl Dispatch {
         attempt.fail(error);
         self.failed_workers.push(worker.id);
         self.attempts_used += u32::from(!error.is_unreachable());
+        self.attempts_sent += u32::from(error.is_after_connecting());
         if error.is_unreachable() {
             blame_worker(&self.forwarding.router, self.forwarding.clock, &worker, error);
         } else if error.is_worker_fault() {
@@ -499,8 +501,8 @@ impl Dispatch {
         if self.config.decision_headers == DecisionHeaders::On {
             headers::add_decision(&mut head.headers, decision, cached_tokens);
         }
-        if cached_tokens == CachedTokens::Hidden {
-            // The body's length changes.
+        // The body gets another length where cached tokens are hidden, and in a stream: usage events are removed, error events added.
+        if cached_tokens == CachedTokens::Hidden || Framing::of(&head.headers) == Framing::Events {
             head.headers.remove(header::CONTENT_LENGTH);
         }
         head

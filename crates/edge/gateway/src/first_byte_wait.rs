@@ -4,6 +4,10 @@
 //! find an unreachable worker within seconds: its waiting requests are retried on another worker, if there is one and
 //! the retry budget allows it. Otherwise they keep waiting, because the worker may only be slow to answer probes. A
 //! worker that failed on other requests is waited for as long as it answers probes.
+//!
+//! An upload is given up in two more cases: the worker has taken none of it for the time limit, or for half a second while
+//! it is unreachable. Nothing else would end the request: while an upload is held up, its client is not read, so a client
+//! that leaves is not noticed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +37,24 @@ pub(crate) struct FirstByteWait {
 /// When the wait for the worker began.
 pub(crate) enum Began {
     At(Instant),
-    /// When the client has sent the last byte of its upload. Until then it sets the pace.
+    /// When the client has sent the last byte of its upload, or the worker has stopped reading it. Until then the client sets
+    /// the pace.
     WithUpload(Arc<UploadStatus>),
+}
+
+impl Began {
+    fn at(&self) -> Option<Instant> {
+        match self {
+            Began::At(at) => Some(*at),
+            Began::WithUpload(status) => status.arrived_at().or(status.blocked_since()),
+        }
+    }
+
+    /// Whether the worker has taken nothing of an upload for a while.
+    fn is_held_up(&self) -> bool {
+        let Began::WithUpload(status) = self else { return false };
+        status.blocked_since().is_some_and(|since| since.elapsed() >= CHECK_INTERVAL)
+    }
 }
 
 impl FirstByteWait {
@@ -53,11 +73,7 @@ impl FirstByteWait {
     }
 
     fn until(&self) -> Option<Instant> {
-        let began = match &self.began {
-            Began::At(at) => Some(*at),
-            Began::WithUpload(status) => status.arrived_at(),
-        };
-        began.map(|began| began + self.limit)
+        self.began.at().map(|began| began + self.limit)
     }
 
     /// Fails if the wait is over.
@@ -65,10 +81,11 @@ impl FirstByteWait {
         if self.until().is_some_and(|until| Instant::now() >= until) {
             return Err(UpstreamError::FirstByteTimeout);
         }
-        if forwarding.router.inspect().is_unreachable(self.worker) && self.has_alternative(forwarding) {
-            return Err(UpstreamError::Unhealthy);
+        let may_leave = || self.began.is_held_up() || self.has_alternative(forwarding);
+        match forwarding.router.inspect().is_unreachable(self.worker) && may_leave() {
+            true => Err(UpstreamError::Unhealthy),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn has_alternative(&self, forwarding: &Forwarding) -> bool {
@@ -115,5 +132,23 @@ mod tests {
         assert!(wait(None).check(&forwarding).is_ok(), "the request cannot be sent again");
         let left = wait(Some(vec![dead])).check(&forwarding);
         assert!(matches!(left, Err(UpstreamError::Unhealthy)));
+    }
+
+    #[test]
+    fn an_upload_is_given_up_where_its_worker_takes_none_of_it() {
+        let policy: Standard = "random".parse().unwrap();
+        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
+        let (dead, ready) = (join(&router, "http://dead", 10), join(&router, "http://ready", 0));
+        let forwarding = forwarding(router);
+        let after = |worker, blocked: Option<Duration>| {
+            let status = UploadStatus::blocked_for(blocked);
+            let began = (Began::WithUpload(Arc::new(status)), Duration::from_secs(60));
+            FirstByteWait::new(Arc::default(), worker, began, None).check(&forwarding)
+        };
+        let second = Duration::from_secs(1);
+        assert!(after(dead, None).is_ok(), "it still takes what comes");
+        assert!(after(ready, Some(second)).is_ok(), "it may be busy");
+        assert!(matches!(after(dead, Some(second)), Err(UpstreamError::Unhealthy)));
+        assert!(matches!(after(ready, Some(60 * second)), Err(UpstreamError::FirstByteTimeout)));
     }
 }

@@ -314,7 +314,7 @@ const WORKER_GAUGES: [WorkerGauge; 5] = [
         Some(view.load.report?.running.into())
     }),
     ("worker_kv_use", "Share of KV blocks in use that the engine reports", |view| {
-        Some(view.load.report?.kv_use.into())
+        view.load.report?.kv_use.map(Into::into)
     }),
 ];
 

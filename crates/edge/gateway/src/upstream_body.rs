@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -108,6 +109,8 @@ pub(crate) struct Upload {
 pub(crate) struct UploadStatus {
     failure: OnceLock<UploadFailure>,
     arrived_at: OnceLock<Instant>,
+    /// Since when the worker has taken nothing of what waits for it; `None` while the client sets the pace.
+    blocked_since: Mutex<Option<Instant>>,
 }
 
 /// Why the client's side of an upload failed.
@@ -127,6 +130,33 @@ impl UploadStatus {
     pub(crate) fn arrived_at(&self) -> Option<Instant> {
         self.arrived_at.get().copied()
     }
+
+    #[cfg(test)]
+    pub(crate) fn blocked_for(time: Option<std::time::Duration>) -> UploadStatus {
+        let since = time.map(|time| Instant::now() - time);
+        UploadStatus { blocked_since: Mutex::new(since), ..UploadStatus::default() }
+    }
+
+    /// Since when the worker has taken nothing of what waits for it. The client is not read meanwhile.
+    pub(crate) fn blocked_since(&self) -> Option<Instant> {
+        *self.blocked_since.lock()
+    }
+
+    /// Notes that the worker takes nothing now, or has taken something.
+    fn note_worker(&self, pace: WorkerPace) {
+        let mut since = self.blocked_since.lock();
+        match pace {
+            WorkerPace::Blocked => _ = since.get_or_insert_with(Instant::now),
+            WorkerPace::Reading => *since = None,
+        }
+    }
+}
+
+/// Whether a worker reads an upload.
+#[derive(Clone, Copy)]
+pub(crate) enum WorkerPace {
+    Reading,
+    Blocked,
 }
 
 /// An error of a body, for the connection that sends it.
@@ -143,6 +173,11 @@ impl Upload {
     ) -> Upload {
         let is_withheld = head.is_none() && headers.contains_key(header::EXPECT);
         Upload { head, rest: Some(rest), scan, status, is_withheld, arriving: None }
+    }
+
+    /// Notes whether the worker reads what has arrived.
+    pub(crate) fn note_worker(&self, pace: WorkerPace) {
+        self.status.note_worker(pace);
     }
 
     /// The next part as it arrives.

@@ -38,7 +38,7 @@ pub fn check_state_is_writable<O>(plan: &Plan<O>) -> anyhow::Result<()> {
 }
 
 /// Creates a file beside `path` and removes it. Permissions alone do not tell whether that works: a file system may be
-/// read-only or full.
+/// read-only. A full one is not noticed.
 fn try_to_create(path: &Path) -> anyhow::Result<()> {
     let temporary = temporary(path);
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary) {

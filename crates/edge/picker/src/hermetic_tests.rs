@@ -31,7 +31,8 @@ const WORKERS: [&str; 3] = ["http://10.0.0.1:8000", "http://10.0.0.2:8000", "htt
 
 fn report(fixture: &Fixture, worker: usize, waiting: u32, kv_use: f32) {
     let at = fixture.gateway.now();
-    let report = LoadReport { waiting, running: 4, kv_use, prefix_cache: None, places: None, at };
+    let report =
+        LoadReport { waiting, running: 4, kv_use: Some(kv_use), prefix_cache: None, places: None, at };
     let worker = Arc::clone(&fixture.workers()[worker].worker);
     fixture.gateway.router().apply(Change::Load { worker, report });
 }

@@ -53,7 +53,7 @@ pub fn read_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<LoadRepor
         match field {
             LoadField::Waiting => report.waiting = report.waiting.saturating_add(value as u32),
             LoadField::Running => report.running = report.running.saturating_add(value as u32),
-            LoadField::KvUse => report.kv_use = report.kv_use.max(value as f32),
+            LoadField::KvUse => report.kv_use = Some(report.kv_use.unwrap_or(0.0).max(value as f32)),
             LoadField::PrefixQueries => {
                 let queries = &mut report.prefix_cache.get_or_insert_default().queries;
                 *queries = queries.saturating_add(value as u64);
@@ -170,7 +170,7 @@ vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 640.0
             LoadReport {
                 waiting: 2,
                 running: 8,
-                kv_use: 0.25,
+                kv_use: Some(0.25),
                 prefix_cache: Some(PrefixCache { queries: 3_660, hits: 640 }),
                 places: None,
                 at: Micros(7),
@@ -247,7 +247,7 @@ sglang:cache_hit_rate{dp_rank=\"0\",model_name=\"m\"} 0.25
     fn sglangs_hits_and_cache_size_are_read_for_one_rank_and_for_all() {
         let load = |rank| read_load(SGLANG.as_bytes(), rank, Micros(1)).unwrap();
         let all = load(None);
-        assert_eq!((all.waiting, all.running, all.kv_use), (3, 10, 0.5));
+        assert_eq!((all.waiting, all.running, all.kv_use), (3, 10, Some(0.5)));
         assert_eq!(all.prefix_cache, Some(PrefixCache { queries: 450, hits: 100 }));
         assert_eq!(load(Some(0)).prefix_cache, Some(PrefixCache { queries: 400, hits: 100 }));
         assert_eq!(load(Some(1)).prefix_cache, Some(PrefixCache { queries: 50, hits: 0 }));

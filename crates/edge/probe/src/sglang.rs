@@ -77,7 +77,8 @@ pub fn read_sglang_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<Lo
             load.num_running_reqs.or(load.num_reqs.map(|all| all.saturating_sub(load.num_waiting_reqs)));
         report.waiting = report.waiting.saturating_add(load.num_waiting_reqs);
         report.running = report.running.saturating_add(running.unwrap_or(0));
-        report.kv_use = report.kv_use.max(load.token_usage.unwrap_or(0.0));
+        report.kv_use =
+            load.token_usage.map_or(report.kv_use, |used| Some(used.max(report.kv_use.unwrap_or(0.0))));
         places = places.zip(load.max_running_requests).and_then(|(sum, more)| sum.checked_add(more));
     }
     report.places = places.filter(|&places| places > 0);
@@ -115,14 +116,14 @@ mod tests {
             {"dp_rank":0,"num_running_reqs":7,"num_waiting_reqs":3,"num_used_tokens":9000,"token_usage":0.25,"max_running_requests":128},
             {"dp_rank":1,"num_running_reqs":2,"num_waiting_reqs":0,"num_used_tokens":100,"token_usage":0.01,"max_running_requests":96}]}"#;
         let load = read_sglang_load(new, None, Micros(5)).unwrap();
-        assert_eq!((load.running, load.waiting, load.kv_use, load.at), (9, 3, 0.25, Micros(5)));
+        assert_eq!((load.running, load.waiting, load.kv_use, load.at), (9, 3, Some(0.25), Micros(5)));
         assert_eq!(load.places, Some(224));
         let rank = read_sglang_load(new, Some(1), Micros(5)).unwrap();
         assert_eq!((rank.running, rank.places), (2, Some(96)));
         assert_eq!(read_sglang_load(new, Some(2), Micros(5)), None);
         let old = br#"[{"dp_rank":0,"num_reqs":10,"num_waiting_reqs":3,"num_tokens":9000}]"#;
         let load = read_sglang_load(old, None, Micros(5)).unwrap();
-        assert_eq!((load.running, load.waiting, load.places), (7, 3, None));
+        assert_eq!((load.running, load.waiting, load.kv_use, load.places), (7, 3, None, None));
         for none in ["[]", "{}", r#"{"loads":[{}]}"#, "not found"] {
             assert_eq!(read_sglang_load(none.as_bytes(), None, Micros(5)), None, "{none}");
         }

@@ -75,7 +75,7 @@ impl Iteration {
         let Some(stats) = &self.kv_cache_stats else { return };
         if stats.max_num_blocks > 0 {
             let used = stats.used_num_blocks as f32 / stats.max_num_blocks as f32;
-            load.kv_use = load.kv_use.max(used);
+            load.kv_use = Some(used.max(load.kv_use.unwrap_or(0.0)));
         }
         let block_tokens = u64::from(stats.tokens_per_block);
         if let (Some(reused), Some(missed)) = (stats.reused_blocks, stats.missed_blocks) {
@@ -115,7 +115,7 @@ mod tests {
         let expected = LoadReport {
             waiting: 4,
             running: 12,
-            kv_use: 0.5,
+            kv_use: Some(0.5),
             prefix_cache: Some(PrefixCache { queries: 640, hits: 480 }),
             places: Some(2_048),
             at: Micros(3),

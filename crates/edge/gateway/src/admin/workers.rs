@@ -85,7 +85,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
     };
     let report = view.load.report.map(|report| {
         json!({
-            "waiting": report.waiting, "running": report.running, "kv_use": rounded(report.kv_use),
+            "waiting": report.waiting, "running": report.running, "kv_use": report.kv_use.map(rounded),
             "age_ms": gateway.now().since(report.at).as_millis_f64().round(),
         })
     });

@@ -59,7 +59,7 @@ impl<'a> WorkerRow<'a> {
             view: load.view.as_str(),
             queue_ms: thousandths(router.inspect().latency(worker.id, now).queue_ms.into()),
             in_flight: load.in_flight,
-            kv: load.report.map(|report| thousandths(report.kv_use.into())),
+            kv: load.report.and_then(|report| report.kv_use).map(|kv_use| thousandths(kv_use.into())),
             waiting: load.report.map(|report| report.waiting),
             running: load.report.map(|report| report.running),
             rests_ms: load.paused_until.since(now).as_millis_f64().round(),

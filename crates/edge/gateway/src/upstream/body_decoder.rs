@@ -7,8 +7,7 @@
 //! ```
 //!
 //! Short chunks that have arrived together are joined, so that they go on as one: an engine's tokens that waited for this
-//! process reach the client in one write. What a body's framing says beyond its length is dropped: extensions of chunks,
-//! and trailers.
+//! process reach the client in one write. Chunk extensions and trailers are dropped.
 
 use bytes::{Buf, Bytes, BytesMut};
 

@@ -70,8 +70,8 @@ impl UpstreamConnection {
         }))
     }
 
-    /// Whether an idle connection is still open, as far as can be seen without waiting. Bytes that no request asked for
-    /// are the beginning of an answer to none.
+    /// Whether an idle connection is still open, as far as can be seen without waiting. One with unrequested bytes cannot be
+    /// used.
     pub(crate) fn is_alive(&mut self) -> bool {
         let mut byte = [0];
         let mut unread = ReadBuf::new(&mut byte);

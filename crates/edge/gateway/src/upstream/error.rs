@@ -107,6 +107,11 @@ impl UpstreamError {
         matches!(self, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)
     }
 
+    /// Whether the attempt had a connection, so that the worker may have seen the request.
+    pub(crate) fn is_after_connecting(&self) -> bool {
+        !self.is_unreachable() && !matches!(self, UpstreamError::OwnShortage(_))
+    }
+
     /// Whether the gateway stopped waiting for the worker.
     pub(crate) fn is_timeout(&self) -> bool {
         matches!(self, UpstreamError::FirstByteTimeout | UpstreamError::IdleTimeout)

@@ -16,7 +16,7 @@ use warmroute_wire::Stream;
 
 use super::error::UpstreamError;
 use crate::headers::{DATA_PARALLEL_RANK, REQUEST_ID};
-use crate::upstream_body::{BufferedBody, Upload, UpstreamBody};
+use crate::upstream_body::{BufferedBody, Upload, UpstreamBody, WorkerPace};
 
 /// Longer bodies are not copied behind the head.
 const COPIED_BYTES_MAX: usize = 16 << 10;
@@ -124,7 +124,11 @@ impl RequestWriter {
             if self.is_broken {
                 return Poll::Pending;
             }
-            ready!(self.poll_write(stream, cx))?;
+            let written = self.poll_write(stream, cx);
+            if let (Some((upload, _)), Poll::Pending) = (&self.upload, &written) {
+                upload.note_worker(WorkerPace::Blocked);
+            }
+            ready!(written)?;
             if self.upload.is_some() {
                 ready!(self.poll_upload(cx))?;
             }
@@ -163,6 +167,9 @@ impl RequestWriter {
 
     /// Drops bytes that have been written.
     fn advance(&mut self, count: usize) {
+        if let Some((upload, _)) = &self.upload {
+            upload.note_worker(WorkerPace::Reading);
+        }
         let of_head = count.min(self.head.len() - self.written);
         self.written += of_head;
         let mut rest = count - of_head;

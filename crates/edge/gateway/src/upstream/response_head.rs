@@ -156,7 +156,7 @@ fn has_no_body(status: StatusCode, method: &Method) -> bool {
         || *method == Method::HEAD
 }
 
-/// Whether bytes may follow that belong to no response: another protocol's, or a body where none may be.
+/// Whether unexpected bytes may follow: data of another protocol, or a body after a status that allows none.
 fn may_go_on(status: StatusCode, method: &Method, headers: &HeaderMap) -> bool {
     let declares_body = || {
         headers.contains_key(header::TRANSFER_ENCODING)

@@ -21,7 +21,7 @@ impl Simulation<'_> {
             let report = LoadReport {
                 waiting: stats.waiting,
                 running: stats.running,
-                kv_use: stats.kv_use as f32,
+                kv_use: Some(stats.kv_use as f32),
                 at: self.now,
                 ..LoadReport::default()
             };

@@ -54,7 +54,9 @@ pub(crate) enum BadResponse {
     Head,
     #[error("the head breaks off")]
     HeadTruncated,
-    #[error("the head is longer than 128 KiB or has more than 100 headers")]
+    #[error(
+        "the head, or the interim responses before it, are longer than 128 KiB, or it has more than 100 headers"
+    )]
     HeadTooLong,
     #[error("invalid or contradictory Content-Length")]
     Length,

@@ -49,6 +49,8 @@ pub struct Breaker {
     unreached: u32,
     /// Consecutive failed requests.
     faults: u32,
+    /// When an unreachable worker was last reached again.
+    back_at: Micros,
     openings: u64,
 }
 
@@ -85,7 +87,7 @@ impl Breaker {
         self.state = match self.state {
             BreakerState::Open(OpenReason::Unreachable) => {
                 // The engine was probably restarted.
-                self.faults = 0;
+                (self.faults, self.back_at) = (0, now);
                 BreakerState::Closed
             }
             BreakerState::Open(OpenReason::Failing { until }) if now >= until => BreakerState::HalfOpen,
@@ -103,15 +105,19 @@ impl Breaker {
         }
     }
 
-    /// Records a failed request.
-    pub fn fault(&mut self, now: Micros, failures_max: u32) {
+    /// Records a request that failed at this time. Some are reported late, when another worker has answered: what failed before the
+    /// worker was reached again says nothing about it now.
+    pub fn fault(&mut self, at: Micros, failures_max: u32) {
+        if at < self.back_at {
+            return;
+        }
         self.faults = self.faults.saturating_add(1);
         match self.state {
             BreakerState::Closed if self.faults < failures_max => {}
             // Requests sent before the breaker opened: the reason that opened it stands.
             BreakerState::Open(_) => {}
             BreakerState::Closed | BreakerState::HalfOpen => {
-                self.open(OpenReason::Failing { until: now + BREAKER_PAUSE })
+                self.open(OpenReason::Failing { until: at + BREAKER_PAUSE })
             }
         }
     }
@@ -120,18 +126,15 @@ impl Breaker {
     /// the next fault opens the breaker again.
     pub fn began(&mut self, failures_max: u32) {
         if self.state == BreakerState::HalfOpen {
-            *self = Breaker {
-                faults: failures_max.saturating_sub(1),
-                openings: self.openings,
-                ..Breaker::default()
-            };
+            (self.state, self.unreached) = (BreakerState::Closed, 0);
+            self.faults = failures_max.saturating_sub(1);
         }
     }
 
     /// Records a completed answer. It does not close an open breaker: the request was sent before it opened.
     pub fn answered(&mut self) {
         if !matches!(self.state, BreakerState::Open(_)) {
-            *self = Breaker { openings: self.openings, ..Breaker::default() };
+            (self.state, self.unreached, self.faults) = (BreakerState::Closed, 0, 0);
         }
     }
 
@@ -208,6 +211,18 @@ mod tests {
         assert_eq!(breaker.state(), BreakerState::Closed);
         breaker.fault(Micros::from_secs(10), MAX);
         assert_eq!(breaker.state(), BreakerState::Closed, "its row begins anew");
+    }
+
+    #[test]
+    fn requests_that_failed_before_a_restart_do_not_count_against_the_new_engine() {
+        let mut breaker = Breaker::default();
+        (0..MAX).for_each(|_| breaker.unreached(MAX));
+        breaker.reached(Micros::from_secs(13));
+        breaker.answered();
+        (0..9).for_each(|_| breaker.fault(Micros::from_secs(10), MAX));
+        assert_eq!((breaker.state(), breaker.awaits_answer()), (BreakerState::Closed, false));
+        (0..MAX).for_each(|_| breaker.fault(Micros::from_secs(14), MAX));
+        assert!(matches!(breaker.state(), BreakerState::Open(_)), "later ones do");
     }
 
     #[test]

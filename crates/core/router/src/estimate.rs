@@ -59,7 +59,7 @@ pub(crate) fn estimate(
 }
 
 /// Wait until enough answers end that the engine has a place for another request, in milliseconds; zero while it has one, or where
-/// its places are unknown. While all places are taken, they are free again at even distances.
+/// its places are unknown. While all places are taken, one becomes free every mean answer time / places.
 #[inline]
 pub(crate) fn place_wait_ms(fleet: &Fleet, load: &LoadSummary, at: EstimateTime) -> f32 {
     if !load.looks_full() {

@@ -382,19 +382,16 @@ impl Drop for Attempt {
     }
 }
 
-/// Counts a failure against a worker.
-pub(crate) fn blame_worker(
-    router: &Router<Standard>,
-    clock: Clock,
-    worker: &Arc<Worker>,
-    error: &UpstreamError,
-) {
-    let at = clock.now();
-    let change = match error.is_unreachable() {
-        true => Change::Probed { worker: Arc::clone(worker), result: ProbeResult::Failed, at },
-        false => Change::Faulted { worker: Arc::clone(worker), at },
-    };
+/// Counts a failed connection against a worker.
+pub(crate) fn note_unreachable(router: &Router<Standard>, clock: Clock, worker: &Arc<Worker>) {
+    let (worker_of_change, at) = (Arc::clone(worker), clock.now());
+    let change = Change::Probed { worker: worker_of_change, result: ProbeResult::Failed, at };
     apply_and_log(router, worker, change);
+}
+
+/// Counts a request that failed at this time against a worker.
+pub(crate) fn blame_worker(router: &Router<Standard>, worker: &Arc<Worker>, at: Micros) {
+    apply_and_log(router, worker, Change::Faulted { worker: Arc::clone(worker), at });
 }
 
 /// Notes that a worker failed on this request. The request may be the cause, so the worker is only blamed once it

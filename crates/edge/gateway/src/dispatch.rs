@@ -16,7 +16,7 @@ use warmroute_prompt::Api;
 use warmroute_router::{Decision, Vacancy};
 use warmroute_types::{Micros, WorkerId};
 
-use crate::attempt::{Attempt, blame_worker, suspect_worker};
+use crate::attempt::{Attempt, blame_worker, note_unreachable, suspect_worker};
 use crate::attempt_outcome::AttemptOutcome;
 use crate::body_deadline;
 use crate::cached_tokens::CachedTokens;
@@ -50,6 +50,12 @@ use crate::{Config, DecisionHeaders, headers};
 /// the request may go to the same worker again. Later, the worker may already be computing.
 const STALE_WITHIN: Duration = Duration::from_millis(20);
 
+/// A worker that took the request and failed.
+struct Suspect {
+    worker: Arc<Worker>,
+    failed_at: Micros,
+}
+
 /// One request on its way to a worker, across all its attempts.
 pub(crate) struct Dispatch {
     forwarding: Arc<Forwarding>,
@@ -80,7 +86,7 @@ pub(crate) struct Dispatch {
     attempts_sent: u32,
     /// Workers that accepted the request and then failed. They are blamed only when another worker serves the
     /// request: a request that crashes every worker must not take the whole fleet out of service.
-    suspects: Vec<Arc<Worker>>,
+    suspects: Vec<Suspect>,
     /// The response if no other worker can be tried.
     fallback: Option<FallbackResponse>,
     /// Present while requests are limited. Released last, see [`Dispatch::drop`].
@@ -474,7 +480,7 @@ impl Dispatch {
         self.attempts_used += u32::from(!error.is_unreachable());
         self.attempts_sent += u32::from(error.is_after_connecting());
         if error.is_unreachable() {
-            blame_worker(&self.forwarding.router, self.forwarding.clock, &worker, error);
+            note_unreachable(&self.forwarding.router, self.forwarding.clock, &worker);
         } else if error.is_worker_fault() {
             self.suspect(worker);
         }
@@ -490,7 +496,7 @@ impl Dispatch {
             &worker,
             self.intake.body.fingerprint(),
         );
-        self.suspects.push(worker);
+        self.suspects.push(Suspect { worker, failed_at: self.forwarding.clock.now() });
     }
 
     fn client_head(&self, head: Response<()>, decision: &Decision) -> http::response::Parts {
@@ -577,8 +583,8 @@ impl Dispatch {
     /// Blames the workers that failed a request which another one serves.
     fn blame_suspects(&mut self) {
         let suspects = std::mem::take(&mut self.suspects);
-        let (router, clock) = (&self.forwarding.router, self.forwarding.clock);
-        suspects.iter().for_each(|worker| blame_worker(router, clock, worker, &UpstreamError::Closed));
+        let router = &self.forwarding.router;
+        suspects.iter().for_each(|suspect| blame_worker(router, &suspect.worker, suspect.failed_at));
     }
 }
 

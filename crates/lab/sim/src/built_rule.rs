@@ -14,7 +14,7 @@ pub struct BuiltRule {
     pub watcher: Option<Arc<dyn Watcher>>,
 }
 
-/// Inputs of a policy that cost something. The router supplies no others of them.
+/// Costly inputs of a policy. The router computes only those that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// Cached tokens per worker.

@@ -9,7 +9,7 @@ use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
 use warmroute_wire::HttpClient;
 
-use super::Dispatch;
+use super::{Dispatch, Suspect};
 use crate::attempt::Attempt;
 use crate::attempt_outcome::AttemptOutcome;
 use crate::continuation::{Interrupted, Remainder, Resumed, Switch};
@@ -32,7 +32,7 @@ const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
 impl Interrupted for Dispatch {
     fn recover(&mut self, worker: Arc<Worker>, permit: Option<Permit>) {
         self.failed_workers.push(worker.id);
-        self.suspects.push(worker);
+        self.suspects.push(Suspect { worker, failed_at: self.forwarding.clock.now() });
         self.permit = permit;
         // The first token has come.
         self.ttft_budget = None;

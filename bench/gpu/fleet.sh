@@ -4,7 +4,8 @@
 # SIZE is 1b, 3b or 8b: the shape of a Llama model with made-up weights. BLOCKS is each server's KV cache in blocks of 16 tokens. Ports
 # are 8101..., KV events on 5601..., replay on 5701.... The servers outlive this script: FLEET/pids has their process ids, and
 # FLEET/fleet.json describes them for bench/sockets/run.py. TEXTS names files that the tokenizer is trained on. REPORTER names
-# warmroute_reporter.py: it posts what the caches hold to port 29000 every 100 ms, as well.
+# warmroute_reporter.py: it posts what the caches hold to port 29000 every 100 ms, as well. MAX_NUM_SEQS is each server's number of places
+# (vLLM's default: 256).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 servers=$1 size=$2 blocks=$3
@@ -31,7 +32,7 @@ for i in $(seq 1 "$servers"); do
         --model "model-$size" --served-model-name m --load-format dummy --host 127.0.0.1 --port $((8100 + i)) \
         --gpu-memory-utilization "$(python3 -c "print(round(0.9 / $servers, 2))")" --num-gpu-blocks-override "$blocks" \
         --max-model-len "$longest" --max-num-batched-tokens 4096 --enforce-eager --enable-prompt-tokens-details \
-        --kv-events-config "$events" > "logs/$i.log" 2>&1 &
+        ${MAX_NUM_SEQS:+--max-num-seqs "$MAX_NUM_SEQS"} --kv-events-config "$events" > "logs/$i.log" 2>&1 &
     echo $! >> pids
     sleep 1
 done

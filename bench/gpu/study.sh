@@ -31,9 +31,20 @@ for stage in "$@"; do
         tenants-*) # The policies that matter, with another seed.
             run tenants --system 6000 --rate 3 --secs 30 --seed "${stage#tenants-}" -- $ours $peers sticky_least_loaded+reporter ;;
         sharegpt) run sharegpt --name sharegpt --conversations "$FLEET/sharegpt.jsonl" --rate 5 --secs 15 --think 1.5 --seed "${SEED:-6}" -- \
-            $ours cache_aware+events $peers ;;
+            $ours cache_aware+events product+events least_loaded $peers ;;
         mtrag) run mtrag --name mtrag --conversations "$FLEET/mtrag.jsonl" --rate 8 --secs 15 --think 1.5 --seed "${SEED:-6}" -- \
-            $ours $peers ;;
+            $ours cache_aware+events product+events least_loaded $peers ;;
+        places) # Closed loop on servers with few places (MAX_NUM_SEQS=8 fleet.sh 4 8b 6000).
+            run places --name places --system 6000 --concurrency 48 --secs 20 --seed 6 -- $ours cache_aware+events smg:cache_aware ;;
+        engine-metrics) # A load test of our own router, beside the engines' own measurements.
+            servers=$(python3 -c 'import json, sys; print(" ".join("http://127.0.0.1:%d" % port[0] for port in json.load(open(sys.argv[1]))["ports"]))' \
+                "$FLEET/fleet.json")
+            "$FLEET/warmroute" serve $servers --port 8800 --kv-events off > "$FLEET/logs/engine-metrics.log" 2>&1 &
+            router=$!
+            until curl -sf -o /dev/null http://127.0.0.1:8800/v1/models; do sleep 0.1; done
+            "$FLEET/warmroute" lab drive --url http://127.0.0.1:8800 --workload tenants --concurrency 16 --duration 20 --requests 10000 \
+                --model m --engine-metrics "${servers// /,}" | tee "$out/engine-metrics.txt"
+            kill "$router" ;;
         saturation) # Closed loop: what the fleet can serve.
             run saturation --system 6000 --concurrency 48 --secs 20 --seed 6 -- $ours cache_aware+events product+events $peers ;;
         saturation-*) # With another seed, the policies that matter.

@@ -157,7 +157,7 @@ impl FullEngines {
     /// An engine that looked full runs more requests now. A large step may end at its places, and many small ones do not.
     fn grew(&mut self, from: u32, to: u32, at: Micros) {
         self.start_over();
-        if to - from.min(to) <= 2 * tolerance(to) {
+        if to.saturating_sub(from) <= 2 * tolerance(to) {
             self.grown_at = Some(at);
         }
     }

@@ -20,6 +20,13 @@ pub struct LoadReport {
     pub at: Micros,
 }
 
+impl LoadReport {
+    /// Adds one rank's share of KV blocks in use: the fullest rank's counts.
+    pub fn add_kv_use(&mut self, used: f32) {
+        self.kv_use = Some(self.kv_use.unwrap_or(0.0).max(used));
+    }
+}
+
 /// An engine's prefix cache counters since its start, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixCache {

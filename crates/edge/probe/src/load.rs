@@ -53,7 +53,7 @@ pub fn read_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<LoadRepor
         match field {
             LoadField::Waiting => report.waiting = report.waiting.saturating_add(value as u32),
             LoadField::Running => report.running = report.running.saturating_add(value as u32),
-            LoadField::KvUse => report.kv_use = Some(report.kv_use.unwrap_or(0.0).max(value as f32)),
+            LoadField::KvUse => report.add_kv_use(value as f32),
             LoadField::PrefixQueries => {
                 let queries = &mut report.prefix_cache.get_or_insert_default().queries;
                 *queries = queries.saturating_add(value as u64);

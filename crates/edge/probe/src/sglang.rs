@@ -77,8 +77,7 @@ pub fn read_sglang_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<Lo
             load.num_running_reqs.or(load.num_reqs.map(|all| all.saturating_sub(load.num_waiting_reqs)));
         report.waiting = report.waiting.saturating_add(load.num_waiting_reqs);
         report.running = report.running.saturating_add(running.unwrap_or(0));
-        report.kv_use =
-            load.token_usage.map_or(report.kv_use, |used| Some(used.max(report.kv_use.unwrap_or(0.0))));
+        load.token_usage.into_iter().for_each(|used| report.add_kv_use(used));
         places = places.zip(load.max_running_requests).and_then(|(sum, more)| sum.checked_add(more));
     }
     report.places = places.filter(|&places| places > 0);

@@ -74,8 +74,7 @@ impl Iteration {
         load.places = places.map(|places| load.places.unwrap_or(0).saturating_add(places));
         let Some(stats) = &self.kv_cache_stats else { return };
         if stats.max_num_blocks > 0 {
-            let used = stats.used_num_blocks as f32 / stats.max_num_blocks as f32;
-            load.kv_use = Some(used.max(load.kv_use.unwrap_or(0.0)));
+            load.add_kv_use(stats.used_num_blocks as f32 / stats.max_num_blocks as f32);
         }
         let block_tokens = u64::from(stats.tokens_per_block);
         if let (Some(reused), Some(missed)) = (stats.reused_blocks, stats.missed_blocks) {

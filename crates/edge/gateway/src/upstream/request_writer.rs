@@ -125,8 +125,8 @@ impl RequestWriter {
                 return Poll::Pending;
             }
             let written = self.poll_write(stream, cx);
-            if let (Some((upload, _)), Poll::Pending) = (&self.upload, &written) {
-                upload.note_worker(WorkerPace::Blocked);
+            if let Some((upload, _)) = &self.upload {
+                upload.note_worker(if written.is_ready() { WorkerPace::Reading } else { WorkerPace::Blocked });
             }
             ready!(written)?;
             if self.upload.is_some() {

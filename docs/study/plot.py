@@ -23,7 +23,8 @@ HERE = Path(__file__).resolve().parent
 IMG = HERE.parent / "img"
 # The runs of four 8B servers with ours and the peers.
 GPU = [HERE / "gpu" / "results" / f"4x8b-{name}.jsonl" for name in ["tenants-all", "tenants-seed5", "tenants-seed7", "tenants-seed8", "tenants-peers",
-                                                              "closed-loop", "sharegpt", "sharegpt-seed8", "mtrag"]]
+                                                              "tenants-seed6-peers", "closed-loop", "sharegpt", "sharegpt-seed8",
+                                                              "sharegpt-all", "mtrag", "mtrag-all"]]
 # What describes a scenario in a row, and how a panel's title says it.
 SHAPE = {"fleet": "{}", "traffic": "{}", "system": "system prompts of {:,} words", "rate": "{:g} conversations/s",
          "concurrency": "{} conversations at a time", "history": "{}"}

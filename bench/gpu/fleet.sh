@@ -5,7 +5,7 @@
 # are 8101..., KV events on 5601..., replay on 5701.... The servers outlive this script: FLEET/pids has their process ids, and
 # FLEET/fleet.json describes them for bench/sockets/run.py. TEXTS names files that the tokenizer is trained on. REPORTER names
 # warmroute_reporter.py: it posts what the caches hold to port 29000 every 100 ms, as well. MAX_NUM_SEQS is each server's number of places
-# (vLLM's default: 256).
+# (vLLM's default on an H200: 1,024).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 servers=$1 size=$2 blocks=$3

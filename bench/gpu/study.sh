@@ -41,10 +41,12 @@ for stage in "$@"; do
                 "$FLEET/fleet.json")
             "$FLEET/warmroute" serve $servers --port 8800 --kv-events off > "$FLEET/logs/engine-metrics.log" 2>&1 &
             router=$!
-            until curl -sf -o /dev/null http://127.0.0.1:8800/v1/models; do sleep 0.1; done
+            trap 'kill "$router"' EXIT
+            until curl -sf -o /dev/null http://127.0.0.1:8800/v1/models; do kill -0 "$router"; sleep 0.1; done
             "$FLEET/warmroute" lab drive --url http://127.0.0.1:8800 --workload tenants --concurrency 16 --duration 20 --requests 10000 \
                 --model m --engine-metrics "${servers// /,}" | tee "$out/engine-metrics.txt"
-            kill "$router" ;;
+            kill "$router"
+            trap - EXIT ;;
         saturation) # Closed loop: what the fleet can serve.
             run saturation --system 6000 --concurrency 48 --secs 20 --seed 6 -- $ours cache_aware+events product+events $peers ;;
         saturation-*) # With another seed, the policies that matter.

@@ -229,7 +229,7 @@ class Load:
             while (line := await reader.readline()).strip():
                 name, _, value = line.decode().partition(":")
                 headers[name.lower()] = value.strip()
-            async for line in reader:
+            async for line in lines(reader, headers):
                 if not line.startswith(b"data: {"):
                     continue
                 data = json.loads(line[6:])
@@ -242,7 +242,7 @@ class Load:
             if b" 200 " not in status or first is None:
                 self.errors.append(status.decode().strip())
                 return None
-        except OSError as error:
+        except (OSError, EOFError, ValueError) as error:
             self.errors.append(repr(error))
             return None
         number = lambda name: float(headers[name]) if headers.get(name, "").replace(".", "", 1).isdigit() else None
@@ -253,6 +253,19 @@ class Load:
             "completion": usage.get("completion_tokens", 0),
             "cached": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0})
         return "".join(out)
+
+
+async def lines(reader, headers):
+    """The lines of a response's body. A chunk may end within a line."""
+    if headers.get("transfer-encoding") != "chunked":
+        async for line in reader:
+            yield line
+        return
+    rest = b""
+    while size := int(await reader.readline(), 16):
+        *whole, rest = (rest + (await reader.readexactly(size + 2))[:size]).split(b"\n")
+        for line in whole:
+            yield line
 
 
 def summary(name, o, load, before, after):

@@ -55,11 +55,11 @@ def arguments():
 
 
 def read(files, where):
-    """Rows of the present format. Rows without `policy` are those of an earlier script, and are left out."""
+    """Rows with figures. Those of an earlier script have no `policy`, and those of a router that did not start no `mean_ms`."""
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.strip()]
     wanted = [condition.split("=", 1) for condition in where]
     fits = lambda row: all(is_value(row.get(key), value) for key, value in wanted)
-    return [row for row in rows if "policy" in row and fits(row)]
+    return [row for row in rows if "policy" in row and "mean_ms" in row and fits(row)]
 
 
 def is_value(have, word):

@@ -107,6 +107,9 @@ pub struct EngineArgs {
     /// Tokens in the KV cache [default: what fits on the profile's GPU]
     #[arg(long, value_name = "TOKENS", value_parser = count::<u64>)]
     pub kv_tokens: Option<u64>,
+    /// Requests computed at once at most, as vLLM's --max-num-seqs [default: 256]
+    #[arg(long, value_name = "REQUESTS", value_parser = whole::<u32>(1..=u64::from(u32::MAX)))]
+    pub max_num_seqs: Option<u32>,
     /// Tokens that half of the layers see: a second KV cache group with sliding-window attention; 0 is none
     #[arg(long, value_name = "TOKENS", value_parser = count::<u32>, default_value_t = 0)]
     pub sliding_window: u32,

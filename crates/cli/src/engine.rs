@@ -44,6 +44,7 @@ fn config(args: &EngineArgs) -> anyhow::Result<Config> {
     let mut config = Config::for_profile(args.profile);
     config.engine.block_size = args.block_size;
     config.engine.kv_tokens = args.kv_tokens.unwrap_or(config.engine.kv_tokens);
+    config.engine.sequences_max = args.max_num_seqs.unwrap_or(config.engine.sequences_max);
     config.engine.sliding_window = (args.sliding_window > 0).then_some(args.sliding_window);
     config.engine.recomputes_last_block = args.recompute_last_block;
     config.engine.host = host_tier(args.host_kv_tokens, args.host_gbps)?;

@@ -59,7 +59,7 @@ pub struct SimulateArgs {
 /// `warmroute lab sweep`.
 #[derive(Args)]
 #[command(after_help = "\
-Parameters: rate (multiple of the recorded rate), workers, kv-tokens, host-kv-tokens, pool-kv-tokens, pool-gbps, staleness (seconds between refreshes of an exact directory), \
+Parameters: rate (multiple of the recorded rate), workers, kv-tokens, host-kv-tokens, pool-kv-tokens, pool-gbps, max-num-seqs, staleness (seconds between refreshes of an exact directory), \
 lag (milliseconds of event lag, in the exact and reported views), loss (share of lost events, in the same views), batch (milliseconds between batches of events, in the reported view), concurrency, routers, share-delay (milliseconds between routers), affinity and queue (weights of weighted_score), threshold (of cache_aware). Their values take units: kv-tokens=200k,400k, lag=50ms,1s.
 
 Examples:
@@ -180,7 +180,7 @@ pub struct SceneArgs {
     /// Number of simulated engines
     #[arg(long, value_parser = whole::<usize>(1..=MAX_WORKERS as u64), default_value_t = WORKERS)]
     pub workers: usize,
-    /// Engines of different kinds: COUNT, then :kv-tokens=N and :speed-percent=N where they differ; repeatable
+    /// Engines of different kinds: COUNT, then :kv-tokens=N, :speed-percent=N and :max-num-seqs=N where they differ; repeatable
     #[arg(long, value_name = "GROUP")]
     pub worker_group: Vec<String>,
     /// Timing to simulate: llama-3.1-8b or llama-3.2-3b on one NVIDIA H200
@@ -189,6 +189,9 @@ pub struct SceneArgs {
     /// Tokens in each engine's KV cache [default: 846000 for 8B, 1050000 for 3B]
     #[arg(long, value_name = "TOKENS", value_parser = count::<u64>)]
     pub kv_tokens: Option<u64>,
+    /// Requests that each engine computes at once at most, as vLLM's --max-num-seqs [default: 256]
+    #[arg(long, value_name = "REQUESTS", value_parser = whole::<u32>(1..=u64::from(u32::MAX)))]
+    pub max_num_seqs: Option<u32>,
     /// Tokens per KV block
     #[arg(long, value_name = "TOKENS", value_parser = count::<u32>, default_value_t = 16)]
     pub block_size: u32,

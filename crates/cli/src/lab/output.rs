@@ -103,6 +103,7 @@ pub fn traffic(args: &TrafficArgs) -> String {
 pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
     let asked = &args.traffic;
     let kv_tokens = args.kv_tokens.map_or("the profile's".to_owned(), |tokens| tokens.to_string());
+    let places = args.max_num_seqs.map_or(String::new(), |places| format!(", {places} requests at once at most"));
     let workers = match &args.worker_group[..] {
         [] => args.workers.to_string(),
         groups => groups.join(" + "),
@@ -113,7 +114,7 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
         (
             "engine",
             format!(
-                "{} at {} % speed, KV tokens: {kv_tokens}, blocks of {}",
+                "{} at {} % speed, KV tokens: {kv_tokens}, blocks of {}{places}",
                 args.profile, args.speed_percent, args.block_size
             ),
         ),

@@ -108,6 +108,7 @@ fn fleet(args: &SceneArgs) -> anyhow::Result<Vec<EngineConfig>> {
     let engine = EngineConfig {
         kv_tokens: args.kv_tokens.unwrap_or(usual.kv_tokens),
         block_size: args.block_size,
+        sequences_max: args.max_num_seqs.unwrap_or(usual.sequences_max),
         speed_percent: args.speed_percent,
         host: host_tier(args.host_kv_tokens, args.host_gbps)?,
         pool: tier(args.pool_kv_tokens, args.pool_gbps, Micros::from_millis_f64(args.pool_latency_ms))?,
@@ -153,7 +154,11 @@ fn parse_group(group: &str, engine: &EngineConfig) -> anyhow::Result<Vec<EngineC
                 engine.speed_percent = whole(1..=u64::from(u32::MAX))(value)
                     .map_err(|expected| anyhow!("speed-percent: {expected}"))?;
             }
-            _ => anyhow::bail!("`{part}` is neither kv-tokens=N nor speed-percent=N"),
+            Some(("max-num-seqs", value)) => {
+                engine.sequences_max = whole(1..=u64::from(u32::MAX))(value)
+                    .map_err(|expected| anyhow!("max-num-seqs: {expected}"))?;
+            }
+            _ => anyhow::bail!("`{part}` is none of kv-tokens=N, speed-percent=N and max-num-seqs=N"),
         }
     }
     Ok(vec![engine; count])
@@ -167,9 +172,10 @@ mod tests {
     #[test]
     fn groups_of_engines_are_read() {
         let usual = EngineConfig::for_profile(Profile::Llama3_1_8b);
-        let slow = parse_group("3:kv-tokens=1k:speed-percent=50", &usual).unwrap();
-        assert_eq!((slow.len(), slow[0].kv_tokens, slow[2].speed_percent), (3, 1_000, 50));
-        for bad in ["", "x", "2:speed=1", "2:kv-tokens=many"] {
+        let slow = parse_group("3:kv-tokens=1k:speed-percent=50:max-num-seqs=8", &usual).unwrap();
+        let first = &slow[0];
+        assert_eq!((slow.len(), first.kv_tokens, first.speed_percent, first.sequences_max), (3, 1_000, 50, 8));
+        for bad in ["", "x", "2:speed=1", "2:kv-tokens=many", "2:max-num-seqs=0"] {
             assert!(parse_group(bad, &usual).is_err(), "{bad}");
         }
     }

@@ -24,6 +24,7 @@ enum Parameter {
     HostKvTokens,
     PoolKvTokens,
     PoolGbps,
+    MaxNumSeqs,
     Staleness,
     Lag,
     Loss,
@@ -36,13 +37,14 @@ enum Parameter {
     Threshold,
 }
 
-const PARAMETERS: [(&str, Parameter, &str); 16] = [
+const PARAMETERS: [(&str, Parameter, &str); 17] = [
     ("rate", Parameter::Rate, "rate factor"),
     ("workers", Parameter::Workers, "workers"),
     ("kv-tokens", Parameter::KvTokens, "KV tokens per worker"),
     ("host-kv-tokens", Parameter::HostKvTokens, "host KV tokens per worker"),
     ("pool-kv-tokens", Parameter::PoolKvTokens, "KV tokens of the pool"),
     ("pool-gbps", Parameter::PoolGbps, "GB/s from the pool"),
+    ("max-num-seqs", Parameter::MaxNumSeqs, "requests that a worker computes at once"),
     ("staleness", Parameter::Staleness, "refresh interval, s"),
     ("lag", Parameter::Lag, "event lag, ms"),
     ("loss", Parameter::Loss, "share of events lost"),
@@ -222,7 +224,7 @@ impl Parameter {
         let number = match self {
             Parameter::Workers => return within(1..=MAX_WORKERS as u64, value),
             Parameter::Routers => return within(1..=ROUTERS_MAX, value),
-            Parameter::Concurrency => return within(1..=u64::from(u32::MAX), value),
+            Parameter::Concurrency | Parameter::MaxNumSeqs => return within(1..=u64::from(u32::MAX), value),
             Parameter::KvTokens | Parameter::HostKvTokens | Parameter::PoolKvTokens => {
                 count(value).map(|count: u64| count as f64)
             }
@@ -281,6 +283,7 @@ impl Parameter {
             Parameter::HostKvTokens => scene.host_kv_tokens = value as u64,
             Parameter::PoolKvTokens => scene.pool_kv_tokens = value as u64,
             Parameter::PoolGbps => scene.pool_gbps = value,
+            Parameter::MaxNumSeqs => scene.max_num_seqs = Some(value as u32),
             Parameter::Staleness => (scene.view, scene.refresh_s) = (View::Exact, value),
             Parameter::Lag => scene.event_lag_ms = value,
             Parameter::Loss => scene.event_loss = value,
@@ -321,6 +324,7 @@ mod tests {
             ("routers=100000", "`100000`: expected a whole number from 1 to 256"),
             ("concurrency=2.5", "`2.5`: expected a whole number from 1 to"),
             ("kv-tokens=0.5", "`0.5`: expected a whole number"),
+            ("max-num-seqs=0", "`0`: expected a whole number from 1 to"),
         ] {
             let error = Range::parse(bad).unwrap_err().to_string();
             assert!(error.contains(why), "{bad}: {error}");

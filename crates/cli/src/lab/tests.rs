@@ -411,3 +411,17 @@ fn a_mistake_is_reported_once_with_its_correction() {
     let twice = [&["simulate", "--html", "-", "--json", "-", "--bounds", "off"][..], &SMALL].concat();
     assert!(lab(&twice).unwrap_err().to_string().contains("only one of"));
 }
+
+#[test]
+fn requests_beyond_the_places_wait() {
+    let folder = Folder::new("places");
+    let ttft = |places: &[&str]| {
+        let out = folder.file("out.json");
+        let words = ["simulate", "--policies", "round_robin", "--concurrency", "32", "--bounds", "off", "--json", &out];
+        lab(&[&words, places, &SMALL].concat()).unwrap();
+        json(&out)["results"][0]["ttft_ms"]["mean"].as_f64().unwrap()
+    };
+    let (all, few) = (ttft(&[]), ttft(&["--max-num-seqs", "2"]));
+    assert!(few > 10.0 * all, "{all} ms, with two places {few}");
+    assert_eq!(ttft(&["--max-num-seqs", "256"]), all);
+}

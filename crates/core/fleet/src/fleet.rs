@@ -519,9 +519,9 @@ impl Fleet {
         let mut slots = self.slots.write();
         let slot = slots.get_mut(worker.id.index()).filter(|slot| *slot.worker == *worker);
         let Some(slot) = slot else { return false };
-        let counted = |cache: Option<PrefixCache>| cache.map_or(0, |cache| cache.queries);
-        let is_restarted = counted(report.prefix_cache) < counted(slot.prefix_cache);
-        slot.prefix_cache = report.prefix_cache;
+        let counters = report.prefix_cache.zip(slot.prefix_cache);
+        let is_restarted = counters.is_some_and(|(now, before)| now.queries < before.queries);
+        slot.prefix_cache = report.prefix_cache.or(slot.prefix_cache);
         if is_restarted {
             slot.places = PlaceReports::default();
         }

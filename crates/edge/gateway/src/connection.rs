@@ -20,6 +20,10 @@ use crate::open_connections::OpenConnection;
 use crate::rare_event::rarely;
 use crate::write_stall::{ResponseDeadline, WriteStall};
 
+/// What a connection reads at a time, and so the largest head. A block of 128 KiB or more would be mapped anew for each long
+/// request (`large_blocks` in the command line), and its pages with it.
+const READ_BYTES_MAX: usize = 96 << 10;
+
 /// The accept loop of the client listener and of the admin listener.
 pub(crate) async fn accept<S, F, B>(
     listener: TcpListener,
@@ -116,6 +120,7 @@ async fn serve_connection<S, F, B>(
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(timeouts.head)
+        .max_buf_size(READ_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let mut http = std::pin::pin!(http);
     let served = tokio::select! {

@@ -23,7 +23,7 @@ use crate::request_log::{RequestLog, text_of};
 use crate::response_body::ResponseBody;
 use crate::{headers, models};
 
-/// Requests with larger heads get 431. Beyond about 400 KB or 100 headers hyper itself answers, with an empty body.
+/// Requests with larger heads get 431. Beyond 96 KiB or 100 headers hyper itself answers, with an empty body.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Requests with longer targets get 414. Paths and queries of the supported APIs are far shorter.

@@ -5,7 +5,7 @@ use warmroute_types::Micros;
 
 use crate::Profile;
 
-/// The engine's limits. Defaults are vLLM's on one H200 (141 GB, 90 % of it used).
+/// The engine's limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The model, which determines the cost of a step.
@@ -89,8 +89,9 @@ pub enum ConfigError {
 const BLOCKS_MAX: u64 = u32::MAX as u64 - 1;
 
 impl Config {
-    /// vLLM's defaults for one H200 with this model, without slower memories. The cache is what 90 % of 141 GB leave
-    /// beside the weights.
+    /// vLLM's defaults for one H200 with this model, without slower memories, but for `sequences_max`: vLLM takes 1,024 with 70 GiB of
+    /// memory and more, and 256 is the largest batch whose steps were measured. The cache is what 90 % of 141 GB leave beside the
+    /// weights.
     pub fn for_profile(profile: Profile) -> Config {
         let kv_tokens = match profile {
             Profile::Llama3_2_3b => 1_050_000,

@@ -83,6 +83,7 @@ pub struct ServeArgs {
 #[command(after_help = "\
 Inject faults with POST /fault: {\"kind\":\"die\"}, {\"kind\":\"hang\"}, {\"kind\":\"slow\",\"factor\":10},
 {\"kind\":\"status\",\"code\":503,\"retry_after_s\":1}, {\"kind\":\"reset\",\"after_tokens\":3}, {\"kind\":\"restart\"},
+{\"kind\":\"lie\"} (wrong usage),
 {\"kind\":\"events\",\"lag_ms\":0,\"loss\":0,\"reorder\":0,\"duplicate\":0,\"replay_batches\":null,\"removals\":\"told|hidden\",
 \"stores\":\"told|ahead\"}; {\"kind\":\"none\"} ends all faults.")]
 pub struct EngineArgs {

@@ -117,7 +117,7 @@ pub struct DriveArgs {
     /// Bytes per token, as the engines count them
     #[arg(long, default_value_t = 4, value_parser = whole::<u8>(2..=16))]
     pub token_bytes: u8,
-    /// Base URLs of engines whose /metrics are read before, during and after the run; vLLM and SGLang
+    /// Base URLs of engines whose /metrics are read before, during and after the run: vLLM, SGLang and simulated ones
     #[arg(long, value_name = "URL", value_delimiter = ',', num_args = 1..)]
     pub engine_metrics: Vec<Uri>,
     /// Requests in flight at any time: each of N clients plays session after session, without start and think times

@@ -13,6 +13,8 @@ mod engine_metrics;
 mod metrics_page;
 mod stage;
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 use warmroute_sim::Session;
 
@@ -63,6 +65,11 @@ fn check(args: &DriveArgs) -> anyhow::Result<()> {
     for url in &args.engine_metrics {
         let is_http = matches!(url.scheme_str(), Some("http" | "https"));
         anyhow::ensure!(is_http, "--engine-metrics {url}: must begin with http:// or https://");
+    }
+    let mut engines = BTreeSet::new();
+    let twice = args.engine_metrics.iter().find(|url| !engines.insert(base_of(&url.to_string())));
+    if let Some(url) = twice {
+        anyhow::bail!("--engine-metrics names {url} twice");
     }
     Ok(())
 }

@@ -103,7 +103,8 @@ pub fn traffic(args: &TrafficArgs) -> String {
 pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
     let asked = &args.traffic;
     let kv_tokens = args.kv_tokens.map_or("the profile's".to_owned(), |tokens| tokens.to_string());
-    let places = args.max_num_seqs.map_or(String::new(), |places| format!(", {places} requests at once at most"));
+    let places =
+        args.max_num_seqs.map_or(String::new(), |places| format!(", {places} requests at once at most"));
     let workers = match &args.worker_group[..] {
         [] => args.workers.to_string(),
         groups => groups.join(" + "),

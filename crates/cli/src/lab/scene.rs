@@ -174,7 +174,10 @@ mod tests {
         let usual = EngineConfig::for_profile(Profile::Llama3_1_8b);
         let slow = parse_group("3:kv-tokens=1k:speed-percent=50:max-num-seqs=8", &usual).unwrap();
         let first = &slow[0];
-        assert_eq!((slow.len(), first.kv_tokens, first.speed_percent, first.sequences_max), (3, 1_000, 50, 8));
+        assert_eq!(
+            (slow.len(), first.kv_tokens, first.speed_percent, first.sequences_max),
+            (3, 1_000, 50, 8)
+        );
         for bad in ["", "x", "2:speed=1", "2:kv-tokens=many", "2:max-num-seqs=0"] {
             assert!(parse_group(bad, &usual).is_err(), "{bad}");
         }

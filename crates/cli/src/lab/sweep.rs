@@ -248,6 +248,17 @@ impl Parameter {
             self != Parameter::Workers || scene.workers == WORKERS,
             "--workers means nothing with --over {name}: leave it out"
         );
+        let is_given = match self {
+            Parameter::KvTokens => scene.kv_tokens.is_some(),
+            Parameter::MaxNumSeqs => scene.max_num_seqs.is_some(),
+            _ => false,
+        };
+        anyhow::ensure!(!is_given, "--{name} means nothing with --over {name}: leave it out");
+        let is_grouped = scene.worker_group.iter().any(|group| group.contains(&format!(":{name}=")));
+        anyhow::ensure!(
+            !is_grouped,
+            "--over {name} means nothing with a --worker-group that has its own {name}: leave one out"
+        );
         anyhow::ensure!(
             self != Parameter::Routers || scene.routers == 1,
             "--routers means nothing with --over {name}: leave it out"

@@ -308,6 +308,14 @@ fn flags_without_effect_are_refused() {
             "--workers means nothing with --worker-group",
         ),
         ("sweep --over workers=1,2", &["--worker-group", "2"], "--over workers means nothing with"),
+        ("sweep --over kv-tokens=5000", &["--kv-tokens", "9000"], "--kv-tokens means nothing with --over"),
+        ("sweep --over max-num-seqs=4", &["--max-num-seqs", "9"], "--max-num-seqs means nothing with --over"),
+        ("sweep --over max-num-seqs=4", &["--worker-group", "2:max-num-seqs=8"], "has its own max-num-seqs"),
+        (
+            "drive --url http://127.0.0.1:1",
+            &["--engine-metrics", "http://127.0.0.1:1,http://127.0.0.1:1/v1/"],
+            "--engine-metrics names http://127.0.0.1:1/v1/ twice",
+        ),
         ("sweep --over staleness=1", reported, "--over staleness takes the exact view: leave out --view"),
         ("sweep --over rate=1 --over rate=2", &[], "--over rate is given twice"),
     ] {
@@ -417,7 +425,17 @@ fn requests_beyond_the_places_wait() {
     let folder = Folder::new("places");
     let ttft = |places: &[&str]| {
         let out = folder.file("out.json");
-        let words = ["simulate", "--policies", "round_robin", "--concurrency", "32", "--bounds", "off", "--json", &out];
+        let words = [
+            "simulate",
+            "--policies",
+            "round_robin",
+            "--concurrency",
+            "32",
+            "--bounds",
+            "off",
+            "--json",
+            &out,
+        ];
         lab(&[&words, places, &SMALL].concat()).unwrap();
         json(&out)["results"][0]["ttft_ms"]["mean"].as_f64().unwrap()
     };

@@ -173,7 +173,8 @@ struct WatchedEngine {
     client: HttpClient,
     before: anyhow::Result<Reading>,
     waiting: Arc<Mutex<WaitingSamples>>,
-    sampling: JoinHandle<()>,
+    /// Absent where the first reading failed.
+    sampling: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
@@ -187,17 +188,19 @@ impl EngineWatch {
     /// Reads every engine's counters, and begins to sample.
     pub async fn begin(urls: &[Uri]) -> anyhow::Result<EngineWatch> {
         let dialer = Dialer::new(None, TlsFiles::default()).context("TLS")?;
-        let mut engines = Vec::new();
-        for url in urls {
+        let open = |url: &Uri| {
             let url = super::base_of(&url.to_string());
-            let mut client = HttpClient::new(&url, TIMEOUT, dialer.clone());
-            let before = Reading::of(&mut client).await;
-            if let Err(error) = &before {
-                eprintln!("{url}: no metrics before the run: {error:#}");
-            }
-            let waiting = Arc::default();
-            let sampling = sample(HttpClient::new(&url, TIMEOUT, dialer.clone()), Arc::clone(&waiting));
-            engines.push(WatchedEngine { url, client, before, waiting, sampling: tokio::spawn(sampling) });
+            let client = HttpClient::new(&url, TIMEOUT, dialer.clone());
+            tokio::spawn(WatchedEngine::open(url, client))
+        };
+        let mut engines = Vec::new();
+        for opened in urls.iter().map(open).collect::<Vec<_>>() {
+            engines.push(opened.await?);
+        }
+        // Not before all have been read: one that does not answer takes seconds.
+        for engine in engines.iter_mut().filter(|engine| engine.before.is_ok()) {
+            let client = HttpClient::new(&engine.url, TIMEOUT, dialer.clone());
+            engine.sampling = Some(tokio::spawn(sample(client, Arc::clone(&engine.waiting))));
         }
         Ok(EngineWatch { engines })
     }
@@ -205,10 +208,14 @@ impl EngineWatch {
     /// Reads every engine again: what each measured in between, and all together.
     pub async fn finish(self) -> EngineReport {
         // All end at once, so that no engine is sampled after the run.
-        self.engines.iter().for_each(|engine| engine.sampling.abort());
+        self.engines.iter().flat_map(|engine| &engine.sampling).for_each(JoinHandle::abort);
+        let finish = |engine: WatchedEngine| (engine.url.clone(), tokio::spawn(engine.finish()));
         let mut runs = Vec::new();
-        for engine in self.engines {
-            runs.push(engine.finish().await);
+        for (url, finished) in self.engines.into_iter().map(finish).collect::<Vec<_>>() {
+            let run = finished.await;
+            let failed =
+                |error| EngineRun { url, problems: vec![format!("{error}")], ..EngineRun::default() };
+            runs.push(run.unwrap_or_else(failed));
         }
         EngineReport {
             sum: sum_of(&runs),
@@ -242,16 +249,23 @@ struct EngineRun {
 }
 
 impl WatchedEngine {
+    async fn open(url: String, mut client: HttpClient) -> WatchedEngine {
+        let before = Reading::of(&mut client).await;
+        WatchedEngine { url, client, before, waiting: Arc::default(), sampling: None }
+    }
+
     async fn finish(mut self) -> EngineRun {
         let mut run = EngineRun { url: self.url, ..EngineRun::default() };
-        let readings = match (self.before, Reading::settled(&mut self.client).await) {
-            (Ok(before), Ok(after)) => Ok((before, after)),
-            (Err(error), _) => Err(format!("no metrics before the run: {error:#}")),
-            (_, Err(error)) => Err(format!("no metrics after the run: {error:#}")),
+        let before = match self.before {
+            Ok(before) => before,
+            Err(error) => {
+                run.problems.push(format!("no metrics before the run: {error:#}"));
+                return run;
+            }
         };
-        match readings {
-            Ok((before, after)) => run.compare(&before, &after, &self.waiting.lock()),
-            Err(problem) => run.problems.push(problem),
+        match Reading::settled(&mut self.client).await {
+            Ok(after) => run.compare(&before, &after, &self.waiting.lock()),
+            Err(error) => run.problems.push(format!("no metrics after the run: {error:#}")),
         }
         run
     }
@@ -299,7 +313,7 @@ fn sum_of(runs: &[EngineRun]) -> EngineFigures {
     ];
     let known: Vec<&EngineRun> = runs.iter().filter(|run| figures.iter().any(|(_, has)| has(run))).collect();
     if known.is_empty() {
-        all.problems.push("no figures: the pages are not the metrics of vLLM or SGLang".to_owned());
+        all.problems.push("no figures of any engine".to_owned());
     } else if known.len() < runs.len() {
         all.problems.push(format!("figures of {} of {} engines", known.len(), runs.len()));
     }
@@ -309,7 +323,8 @@ fn sum_of(runs: &[EngineRun]) -> EngineFigures {
             all.problems.push(format!("{name} of {having} of {} engines", runs.len()));
         }
     }
-    EngineFigures::of(format!("{} engines", runs.len()), &all)
+    let engines = if runs.len() == 1 { "1 engine".to_owned() } else { format!("{} engines", runs.len()) };
+    EngineFigures::of(engines, &all)
 }
 
 /// What engines measured, in sum and each. Absent figures are null in JSON.

@@ -126,7 +126,11 @@ impl RequestWriter {
             }
             let written = self.poll_write(stream, cx);
             if let Some((upload, _)) = &self.upload {
-                upload.note_worker(if written.is_ready() { WorkerPace::Reading } else { WorkerPace::Blocked });
+                upload.note_worker(if written.is_ready() {
+                    WorkerPace::Reading
+                } else {
+                    WorkerPace::Blocked
+                });
             }
             ready!(written)?;
             if self.upload.is_some() {

@@ -2,7 +2,8 @@
 """peers.py: `expected_ttft` as a share of the better peer, for each traffic and seed that a file of results has with a peer.
 
 Of each two figures the first is with KV events, the second presumed; those in bold are behind the peer by more than half a percent.
-Files are compared within themselves: their routers shared one start of the servers. Two runs of one router differ by up to a tenth.
+Files are compared within themselves: their routers shared one start of the servers, but for tenants-seed5, where the peers had the next
+one. Two runs of one router differ by up to a tenth.
 """
 import json
 import pathlib

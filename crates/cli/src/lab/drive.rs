@@ -85,7 +85,7 @@ async fn play_watched(
     }
     let watch = EngineWatch::begin(&args.engine_metrics).await?;
     let played = stage.play_all(sessions).await;
-    Ok((played, Some(watch.finish().await)))
+    Ok((played, Some(watch.finish().await?)))
 }
 
 /// A base URL or path without a slash at its end and without the API version.

@@ -1053,6 +1053,19 @@ mod tests {
         assert_eq!(places(&fleet, worker.id), None);
     }
 
+    #[test]
+    fn a_report_without_counters_is_no_restart_and_hides_none() {
+        let (fleet, worker) = ready();
+        let report = |queries: Option<u64>| {
+            let prefix_cache = queries.map(|queries| PrefixCache { queries, hits: 0 });
+            fleet.report(&worker, LoadReport { running: 1, prefix_cache, ..LoadReport::default() })
+        };
+        assert_eq!(
+            [Some(900), None, Some(950), None, Some(10)].map(report),
+            [false, false, false, false, true]
+        );
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Join(usize),

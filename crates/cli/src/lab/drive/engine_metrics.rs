@@ -206,21 +206,18 @@ impl EngineWatch {
     }
 
     /// Reads every engine again: what each measured in between, and all together.
-    pub async fn finish(self) -> EngineReport {
+    pub async fn finish(self) -> anyhow::Result<EngineReport> {
         // All end at once, so that no engine is sampled after the run.
         self.engines.iter().flat_map(|engine| &engine.sampling).for_each(JoinHandle::abort);
-        let finish = |engine: WatchedEngine| (engine.url.clone(), tokio::spawn(engine.finish()));
+        let finish = |engine: WatchedEngine| tokio::spawn(engine.finish());
         let mut runs = Vec::new();
-        for (url, finished) in self.engines.into_iter().map(finish).collect::<Vec<_>>() {
-            let run = finished.await;
-            let failed =
-                |error| EngineRun { url, problems: vec![format!("{error}")], ..EngineRun::default() };
-            runs.push(run.unwrap_or_else(failed));
+        for finished in self.engines.into_iter().map(finish).collect::<Vec<_>>() {
+            runs.push(finished.await?);
         }
-        EngineReport {
+        Ok(EngineReport {
             sum: sum_of(&runs),
             each: runs.iter().map(|run| EngineFigures::of(run.url.clone(), run)).collect(),
-        }
+        })
     }
 }
 
